@@ -1,0 +1,273 @@
+//! The configuration: TOML in, a checked [`Config`] or a [`report::Report`] of every mistake out.
+//!
+//! `file` mirrors the TOML with positions, `resolve` applies defaults, units and cross checks,
+//! `report` renders problems. What the rest of the program sees are the plain values below:
+//! nothing in them needs checking again.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use crate::sys::file::Symlinks;
+
+/// Everything the operator decided, with defaults filled in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Process-wide settings.
+    pub server: Server,
+    /// Logs.
+    pub log: Log,
+    /// Deadlines.
+    pub timeouts: Timeouts,
+    /// Bounds on what a client may ask.
+    pub limits: Limits,
+    /// TLS settings common to all listeners.
+    pub tls: Tls,
+    /// The in-memory cache.
+    pub cache: Cache,
+    /// Where to listen; never empty.
+    pub listen: Vec<Listen>,
+    /// What to serve; never empty.
+    pub sites: Vec<Site>,
+}
+
+/// `[server]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Server {
+    /// Number of workers; never 0 (0 in the file means one per core).
+    pub workers: u32,
+    /// Whether worker i runs on core i only.
+    pub pin: bool,
+    /// The user workers become when started as root; `None`: stay.
+    pub user: Option<String>,
+    /// The control socket; `None`: no control socket.
+    pub control: Option<PathBuf>,
+    /// Connections per worker, beyond which accept pauses.
+    pub max_connections: u32,
+    /// How long a retiring worker may finish what is in flight.
+    pub drain: Duration,
+    /// The `Server` field of responses; `None`: absent.
+    pub name: Option<String>,
+}
+
+/// `[log]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Log {
+    /// Least severe level that is written.
+    pub level: Level,
+    /// Where access log lines go.
+    pub access: AccessLog,
+    /// Form of access log lines.
+    pub format: LogFormat,
+}
+
+/// Severity of diagnostics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Someone must act.
+    Error,
+    /// Degraded, still serving.
+    Warn,
+    /// Lifecycle.
+    Info,
+    /// One line per ended connection.
+    Debug,
+    /// Operations; absent from release builds.
+    Trace,
+}
+
+/// Where access log lines go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AccessLog {
+    /// Nowhere.
+    Off,
+    /// Standard output.
+    Stdout,
+    /// A file, opened for appending.
+    File(PathBuf),
+}
+
+/// Form of access log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// The "combined" form of NCSA servers.
+    Combined,
+    /// One JSON object a line.
+    Json,
+}
+
+/// `[timeouts]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Whole TLS handshake.
+    pub handshake: Duration,
+    /// From the first byte of a request head to its last.
+    pub head: Duration,
+    /// Between two pieces of a request body.
+    pub body: Duration,
+    /// Sending without any progress.
+    pub send: Duration,
+    /// Between exchanges.
+    pub idle: Duration,
+}
+
+/// `[limits]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a request head.
+    pub head: u32,
+    /// Bytes of a request body.
+    pub body: u64,
+    /// Requests on one connection; 0: no limit.
+    pub requests_per_connection: u32,
+    /// Connections from one address, per worker; 0: no limit.
+    pub connections_per_address: u32,
+    /// Whether a bare LF ends a line of a request head (RFC 9112 section 2.2 allows a server that).
+    pub lenient_line_ends: bool,
+}
+
+/// `[tls]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tls {
+    /// Use of kernel TLS.
+    pub kernel: KernelTls,
+    /// How often ticket keys rotate; `None`: no tickets.
+    pub tickets: Option<Duration>,
+    /// Ticket keys shared among hosts; the first encrypts, all decrypt.
+    pub ticket_keys: Vec<PathBuf>,
+}
+
+/// `tls.kernel`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelTls {
+    /// Where the kernel can.
+    Auto,
+    /// Never.
+    Off,
+    /// Refuse to start without.
+    Require,
+}
+
+/// `[cache]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cache {
+    /// Bytes of bodies and heads kept in RAM, all workers together.
+    pub memory: u64,
+    /// Larger files are never kept in RAM.
+    pub max_file: u64,
+    /// A changed file is seen after at most this long.
+    pub revalidate: Duration,
+}
+
+/// `[[listen]]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listen {
+    /// Where.
+    pub address: Address,
+    /// Whether connections speak TLS.
+    pub tls: bool,
+    /// Whether connections from `trusted` begin with a PROXY protocol header.
+    pub proxy_protocol: bool,
+    /// Peers whose PROXY header, `Forwarded` and `X-Forwarded-For` fields are believed.
+    pub trusted: Vec<ipnet::IpNet>,
+    /// Permission bits of a unix socket.
+    pub mode: u32,
+}
+
+/// A place to listen.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// TCP.
+    Tcp(SocketAddr),
+    /// A unix stream socket.
+    Unix(PathBuf),
+}
+
+/// `[[site]]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Site {
+    /// Names served: lower case, exact or `*.` and a suffix; empty: the default site.
+    pub hosts: Vec<String>,
+    /// The directory served; may be a symlink that deploys flip.
+    pub root: PathBuf,
+    /// Files that answer for a directory, in order of preference.
+    pub index: Vec<String>,
+    /// How symlinks below the root are treated.
+    pub symlinks: Symlinks,
+    /// Whether names that begin with a dot are served.
+    pub hidden: bool,
+    /// Whether a directory without index is listed.
+    pub listing: bool,
+    /// The path served, with 200, where nothing was found.
+    pub fallback: Option<String>,
+    /// Whether `/a` serves `/a.html`.
+    pub clean_urls: bool,
+    /// Whether plain HTTP is answered with a redirect to https, and the port named there
+    /// (`None`: no redirect).
+    pub https_redirect: Option<u16>,
+    /// `Strict-Transport-Security` of https responses.
+    pub hsts: Option<String>,
+    /// Paths of bodies for error statuses.
+    pub error_pages: Vec<(u16, String)>,
+    /// Certificates, in order of preference.
+    pub certificates: Vec<Certificate>,
+    /// First match wins, per kind.
+    pub rules: Vec<Rule>,
+    /// Where in the configuration the site stands, for messages.
+    pub line: u32,
+}
+
+/// `[[site.certificate]]`
+#[derive(Clone, Debug, PartialEq)]
+pub enum Certificate {
+    /// PEM files.
+    Files {
+        /// The chain, leaf first.
+        cert: PathBuf,
+        /// The private key.
+        key: PathBuf,
+    },
+    /// Made at start, for development.
+    SelfSigned,
+}
+
+/// `[[site.rule]]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    /// A glob on the decoded path.
+    pub pattern: String,
+    /// Response fields set on what matches.
+    pub headers: Vec<(String, String)>,
+    /// Where to send the client instead.
+    pub redirect: Option<Redirect>,
+    /// Who may see it.
+    pub auth: Option<Auth>,
+    /// Addresses that may see it; empty: all.
+    pub allow: Vec<ipnet::IpNet>,
+    /// Addresses that may not.
+    pub deny: Vec<ipnet::IpNet>,
+}
+
+/// A redirect of a rule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Redirect {
+    /// Target; `{path}`, `{query}` and `{host}` are replaced.
+    pub to: String,
+    /// 301, 302, 303, 307 or 308.
+    pub status: u16,
+}
+
+/// Password protection of a rule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Auth {
+    /// Shown by clients.
+    pub realm: String,
+    /// User name and bcrypt hash, read from the htpasswd file when the configuration was loaded.
+    pub users: Vec<(String, String)>,
+}
+
+/// Whether `address` is in any of `nets`; an IPv4 address mapped into IPv6 counts as IPv4.
+pub fn contains(nets: &[ipnet::IpNet], address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    nets.iter().any(|net| net.contains(&address))
+}

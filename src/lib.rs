@@ -1,0 +1,42 @@
+//! The rooms of `httpd`, and what each may know.
+//!
+//! A **supervisor** reads the configuration, binds the listeners and forks one **worker** per core.
+//! A worker owns one io_uring and many client connections; it fetches *facts* through the ring,
+//! pure rooms decide, and what they decide is sent: look up, decide, send.
+//!
+//! ```text
+//! main -> cli -> config, supervisor, worker (its entry point)
+//! supervisor -> config, tls, observe, sys, worker (Start and run only)
+//! worker     -> ring, conn, files, tls, config, observe, sys
+//! conn       -> http1, files, tls, http, config, observe
+//! files      -> http, config, sys (facts and descriptors: plain values)
+//! http1      -> http          observe -> sys          ring -> sys
+//! config     -> sys (plain values)     http -> nothing of ours
+//! ```
+//!
+//! # Glossary
+//!
+//! * **connection**: one client's TCP or unix stream; **session**: its TLS; **exchange**: one request
+//!   and its response.
+//! * **generation**: one set of workers, made from one reading of the configuration.
+//! * **op**: something asked of the kernel; **completion**: its answer; **slot** and **reuse**: where
+//!   a connection lives and the how-manieth one lives there, so that late completions are harmless.
+//! * **event** / **action**: into / out of a machine.
+//! * **facts**: what was looked up; **entry**: facts and ready-made answers, cached; **plan**: the
+//!   decided answer; **representation**: one form (coding) of a file.
+//! * **lease**: a receive buffer on loan from the ring.
+//! * **outcome**: how an exchange or connection ended.
+
+pub mod cli;
+pub mod config;
+pub mod conn;
+pub mod files;
+pub mod http;
+pub mod http1;
+pub mod observe;
+pub mod ring;
+pub mod supervisor;
+#[allow(unsafe_code)]
+pub mod sys;
+pub mod tls;
+pub mod worker;

@@ -1,0 +1,5 @@
+//! The `httpd` command.
+
+fn main() -> std::process::ExitCode {
+    httpd::cli::main()
+}

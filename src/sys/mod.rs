@@ -1,0 +1,27 @@
+//! Safe wrappers of what the operating system offers, one concern a file. One of the two rooms
+//! (with `ring`) that may hold unsafe code.
+
+pub mod bytes;
+pub mod fds;
+pub mod file;
+
+pub use rustix::io::Errno;
+
+/// A refusal of the operating system: what was being done, to what, and why not.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {verb} {object}: {errno}")]
+pub struct Error {
+    /// What was being done, as a verb phrase: "bind".
+    pub verb: &'static str,
+    /// To what: "0.0.0.0:80".
+    pub object: String,
+    /// The kernel's reason.
+    pub errno: Errno,
+}
+
+impl Error {
+    /// Puts a reason into its context.
+    pub fn new(verb: &'static str, object: impl Into<String>, errno: Errno) -> Self {
+        Self { verb, object: object.into(), errno }
+    }
+}
