@@ -1,3 +1,5 @@
 //! What the program says of itself: diagnostics, access log lines, counters, status.
 
+pub mod access_log;
+pub mod calendar;
 pub mod names;
