@@ -2,4 +2,6 @@
 
 pub mod access_log;
 pub mod calendar;
+pub mod log;
 pub mod names;
+pub mod status;
