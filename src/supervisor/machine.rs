@@ -212,6 +212,31 @@ impl Machine {
         !self.stopping && count(Role::Coming) == 0 && count(Role::Leaving) < LEAVING_MAX
     }
 
+    /// The number of the generation that would begin next.
+    pub fn next(&self) -> u64 {
+        self.begun + 1
+    }
+
+    /// Takes over the living workers of the program that this one has replaced, before anything else.
+    /// Those of its current generation serve until one of ours does.
+    pub fn inherit(&mut self, workers: &[(WorkerId, Role)], drain: Duration, now: Instant) {
+        for &(id, role) in workers {
+            self.begun = self.begun.max(id.generation);
+            let position = self.generations.iter().position(|generation| generation.id == id.generation);
+            let position = position.unwrap_or_else(|| {
+                self.generations.push(Generation { id: id.generation, role, workers: Vec::new(), drain });
+                self.generations.len() - 1
+            });
+            let workers = &mut self.generations[position].workers;
+            let gone = Worker { state: State::Gone, born: now, restarts: 0, deaths_in_row: 0 };
+            workers.resize(workers.len().max(id.index as usize + 1), gone);
+            workers[id.index as usize].state = match role {
+                Role::Leaving => State::Draining(now + drain + DRAIN_GRACE),
+                Role::Coming | Role::Current => State::Serving,
+            };
+        }
+    }
+
     /// All generations, oldest first.
     pub fn generations(&self) -> &[Generation] {
         &self.generations

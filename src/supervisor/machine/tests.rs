@@ -275,3 +275,28 @@ fn news_of_the_unknown_change_nothing() {
     }
     assert_eq!(play.roles(), [(1, Role::Current)]);
 }
+
+#[test]
+fn a_successor_takes_over_and_numbers_on() {
+    let mut play = Play::new();
+    let inherited = [(id(4, 1), Role::Leaving), (id(5, 0), Role::Current), (id(5, 1), Role::Current)];
+    play.machine.inherit(&inherited, DRAIN, play.now);
+    assert_eq!(play.roles(), [(4, Role::Leaving), (5, Role::Current)]);
+    assert_eq!(play.machine.next(), 6);
+    play.begin(1);
+    assert_eq!(
+        play.handle(Event::Ready(id(6, 0))),
+        [Action::Drain(id(5, 0)), Action::Drain(id(5, 1)), Action::Promoted(6)]
+    );
+    assert_eq!(play.died(id(4, 1), Ended::Exited(0)), [Action::Gone(4)]);
+}
+
+#[test]
+fn a_successor_that_cannot_serve_leaves_its_predecessors_workers_at_work() {
+    let mut play = Play::new();
+    play.machine.inherit(&[(id(1, 0), Role::Current)], DRAIN, play.now);
+    play.begin(1);
+    assert!(play.died(id(2, 0), ABORT).iter().any(|action| matches!(action, Action::Discarded { .. })));
+    assert_eq!(play.roles(), [(1, Role::Current)]);
+    assert!(!play.machine.is_stopping());
+}
