@@ -200,9 +200,7 @@ fn arrows(path: &str, code: &str) -> Vec<String> {
 }
 
 fn unsafe_count(code: &str) -> usize {
-    let bytes = code.as_bytes();
-    let word = |at: usize| bytes.get(at).is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_');
-    code.match_indices("unsafe").filter(|(at, w)| !(*at > 0 && word(at - 1)) && !word(at + w.len())).count()
+    code.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| *word == "unsafe").count()
 }
 
 fn foreign_crates(path: &str, code: &str) -> Vec<String> {
