@@ -1,1 +1,3 @@
-//! (to come)
+//! What the program says of itself: diagnostics, access log lines, counters, status.
+
+pub mod names;

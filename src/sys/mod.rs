@@ -4,6 +4,8 @@
 pub mod bytes;
 pub mod fds;
 pub mod file;
+pub mod process;
+pub mod shared;
 
 pub use rustix::io::Errno;
 
