@@ -14,9 +14,12 @@
 //!
 //! Pure: descriptors are held, never used; time comes as a value.
 
+pub mod auth;
 pub mod cache;
 pub mod entry;
+pub mod errors;
 pub mod glob;
+pub mod listing;
 pub mod lookup;
 pub mod represent;
 pub mod route;
@@ -58,6 +61,14 @@ pub struct Plan {
     pub body: PlanBody,
     /// The content coding chosen, for the log.
     pub coding: Option<Coding>,
+}
+
+impl Plan {
+    /// A status and nothing else.
+    pub fn empty(status: u16) -> Self {
+        let (prepared, site, coding) = (None, None, None);
+        Self { status, prepared, extra: Vec::new(), site, body: PlanBody::Empty, coding }
+    }
 }
 
 /// The bytes of a response's content.
