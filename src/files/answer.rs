@@ -16,8 +16,10 @@ use std::rc::Rc;
 use super::auth::Admission;
 use super::entry::{Entry, File, Listing, Target};
 use super::route::Site;
+use super::errors::Refusal;
 use super::rules::{location, push_field, push_host, push_path, push_query};
-use super::{Answer, Files, Peer, Plan, PlanBody, Question, decide, errors, listing};
+use super::{Answer, Files, Peer, Plan, PlanBody, Question, auth, decide, errors, listing};
+use crate::http::accept::prefers_json;
 use crate::http::fields::Known;
 use crate::http::method::ALLOW;
 use crate::http::request::{self, Method, Request};
@@ -40,12 +42,12 @@ enum Halt {
     /// Something must be found out first.
     Pending(Answer),
     /// A refusal, for which the site may have a page.
-    Refused(u16, Plan),
+    Refused(Refusal),
 }
 
 impl Halt {
     fn refused(status: u16) -> Self {
-        Halt::Refused(status, errors::refuse(status, ""))
+        Halt::Refused(Refusal::new(status))
     }
 }
 
@@ -57,7 +59,7 @@ pub(super) fn answer(files: &mut Files, asked: &Asked<'_>, path: &mut Vec<u8>) -
     let plan = match respond(files, asked, &site, path) {
         Ok(plan) => plan,
         Err(Halt::Pending(answer)) => return answer,
-        Err(Halt::Refused(status, plan)) => match error_page(files, asked, &site, status, plan) {
+        Err(Halt::Refused(refusal)) => match error_page(files, asked, &site, &refusal) {
             Ok(plan) => plan,
             Err(question) => return Answer::Lookup(question),
         },
@@ -75,14 +77,15 @@ fn respond(files: &mut Files, asked: &Asked<'_>, site: &Site, path: &mut Vec<u8>
     let (encoded, query) = match (asked.request.method, asked.request.target) {
         (Method::Options, _) => return Ok(errors::options(ALLOW)),
         (Method::Known, _) | (_, request::Target::Authority) => {
-            return Err(Halt::Refused(405, errors::refuse_with(405, "", &[("Allow", ALLOW.as_bytes())])));
+            return Err(Halt::Refused(Refusal::new(405).with("Allow", ALLOW.as_bytes())));
         }
         (Method::Unknown, _) => return Err(Halt::refused(501)),
         (Method::Get | Method::Head, request::Target::Asterisk) => return Err(Halt::refused(400)),
         (Method::Get | Method::Head, request::Target::Path { path, query }) => (path, query),
     };
-    target::normalise(encoded, path).map_err(|_| Halt::refused(400))?;
-    let path = path.as_slice();
+    let path = target::normalise(encoded, path).map_err(|bad| {
+        Halt::Refused(Refusal { explanation: bad.explanation().into(), ..Refusal::new(400) })
+    })?;
 
     if let Some(port) = site.https_redirect
         && !asked.peer.secure
@@ -114,7 +117,7 @@ fn respond(files: &mut Files, asked: &Asked<'_>, site: &Site, path: &mut Vec<u8>
 fn refused_entry(status: u16) -> Halt {
     match status {
         // Means of the system come back within moments.
-        503 => Halt::Refused(503, errors::refuse_with(503, "", &[("Retry-After", b"1")])),
+        503 => Halt::Refused(Refusal::new(503).with("Retry-After", b"1")),
         status => Halt::refused(status),
     }
 }
@@ -138,9 +141,7 @@ fn serve(files: &Files, asked: &Asked<'_>, site: &Site, file: &File) -> Result<P
         }
         authorize(files, asked, site, path)?;
     }
-    let plan = decide::serve(asked.request, file, asked.clock.wall);
-    // The site's page may say it better; what the fields say must stay.
-    if plan.status >= 400 { Err(Halt::Refused(plan.status, plan)) } else { Ok(plan) }
+    decide::serve(asked.request, file, asked.clock.wall).map_err(Halt::Refused)
 }
 
 /// A page of a single-page application, which finds out itself what the path means.
@@ -154,19 +155,13 @@ fn fall_back(files: &mut Files, asked: &Asked<'_>, site: &Site) -> Result<Plan, 
     }
 }
 
-/// The site's page in place of ours, with what the fields of ours say besides.
-fn error_page(
-    files: &mut Files,
-    asked: &Asked<'_>,
-    site: &Site,
-    status: u16,
-    plan: Plan,
-) -> Result<Plan, Question> {
-    let Some(path) = site.error_page(status) else { return Ok(plan) };
+/// The site's page for a refusal, or ours.
+fn error_page(files: &mut Files, asked: &Asked<'_>, site: &Site, refusal: &Refusal) -> Result<Plan, Question> {
+    let Some(path) = site.error_page(refusal.status) else { return Ok(refusal.page()) };
     let entry = entry(files, asked, site, path)?;
     match &entry.target {
-        Target::File(file) => Ok(decide::error_page(asked.request, file, plan)),
-        _ => Ok(plan),
+        Target::File(file) => Ok(decide::error_page(file, refusal)),
+        _ => Ok(refusal.page()),
     }
 }
 
@@ -174,22 +169,24 @@ fn authorize(files: &Files, asked: &Asked<'_>, site: &Site, path: &[u8]) -> Resu
     let Some(auth) = site.rules.auth(path) else { return Ok(()) };
     let credentials = asked.request.fields.only(Known::Authorization).and_then(authorization::basic);
     let admission = match &credentials {
-        Some(basic) => files.verdicts.admit(auth, &basic.user, &basic.password, asked.clock.now),
+        Some(basic) => files.verdicts.admit(auth, basic.user(), basic.password(), asked.clock.now),
         None => Admission::Denied,
     };
     match admission {
         Admission::Granted => Ok(()),
         Admission::Verify(credential) => Err(Halt::Pending(Answer::Verify(credential))),
         Admission::Denied => {
-            let challenge = authorization::challenge(&auth.realm);
-            let fields = [("WWW-Authenticate", challenge.as_bytes())];
-            Err(Halt::Refused(401, errors::refuse_with(401, "", &fields)))
+            let challenge = auth::challenge(&auth.realm);
+            Err(Halt::Refused(Refusal::new(401).with("WWW-Authenticate", challenge.as_bytes())))
         }
     }
 }
 
 /// Whether a segment begins with a dot, but for `/.well-known/` (RFC 8615).
 fn is_hidden(path: &[u8]) -> bool {
+    if path == b"/.well-known" {
+        return false;
+    }
     let path = path.strip_prefix(b"/.well-known/").unwrap_or(path);
     path.first() == Some(&b'.')
         || memchr::memchr_iter(b'.', path).any(|dot| dot > 0 && path.get(dot - 1) == Some(&b'/'))
@@ -237,8 +234,7 @@ fn with_rule_fields(site: &Site, path: &[u8], mut plan: Plan) -> Plan {
 
 fn list(request: &Request<'_>, site: &Site, path: &[u8], query: Option<&[u8]>, names: &Listing) -> Plan {
     let order = listing::Order::of(query);
-    let json = request.fields.all(Known::Accept).any(listing::wants_json);
-    let (content_type, text) = if json {
+    let (content_type, text) = if prefers_json(&request.fields) {
         ("application/json", listing::json(path, names, order))
     } else {
         ("text/html; charset=utf-8", listing::html(path, names, order))

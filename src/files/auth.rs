@@ -36,6 +36,12 @@ pub enum Admission {
     Verify(Credential),
 }
 
+/// The challenge of a 401 (RFC 7617 section 2); passwords are read as UTF-8, which it says.
+pub fn challenge(realm: &str) -> String {
+    let realm = realm.replace('\\', "\\\\").replace('"', "\\\"");
+    format!("Basic realm=\"{realm}\", charset=\"UTF-8\"")
+}
+
 /// The verdicts.
 pub struct Verdicts {
     key: hmac::Key,

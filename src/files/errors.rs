@@ -15,15 +15,41 @@ h1{font-size:1.5rem;margin:0}p{margin:.5rem 0}";
 /// A refusal with a page that says what was refused and, in a sentence, why. The sentence is plain
 /// text; empty, it is the usual one of the status.
 pub fn refuse(status: u16, explanation: &str) -> Plan {
-    refuse_with(status, explanation, &[])
+    Refusal { explanation: explanation.into(), ..Refusal::new(status) }.page()
 }
 
-/// The same with further fields, such as Allow or Retry-After.
-pub fn refuse_with(status: u16, explanation: &str, fields: &[(&str, &[u8])]) -> Plan {
-    let explanation = if explanation.is_empty() { usual(status) } else { explanation };
-    let mut text = Vec::with_capacity(explanation.len());
-    push_escaped(&mut text, explanation.as_bytes());
-    page(status, &text, fields)
+/// A refusal that has no page yet: the site may have one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// The status code.
+    pub status: u16,
+    /// Why, for people; empty: the usual sentence.
+    pub explanation: String,
+    /// Field lines besides those about content.
+    pub fields: Vec<u8>,
+}
+
+impl Refusal {
+    /// For the usual reason.
+    pub fn new(status: u16) -> Self {
+        Self { status, explanation: String::new(), fields: Vec::new() }
+    }
+
+    /// With a further field, such as Allow or Retry-After.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: &[u8]) -> Self {
+        push_field(&mut self.fields, name, value);
+        self
+    }
+
+    /// The refusal with a page of our own.
+    pub fn page(&self) -> Plan {
+        let explanation =
+            if self.explanation.is_empty() { usual(self.status) } else { self.explanation.as_str() };
+        let mut text = Vec::with_capacity(explanation.len());
+        push_escaped(&mut text, explanation.as_bytes());
+        page(self.status, &text, &self.fields)
+    }
 }
 
 /// Sends the client elsewhere. `location` is a URL or a path, encoded.
@@ -33,7 +59,9 @@ pub fn redirect(status: u16, location: &[u8]) -> Plan {
     text.extend_from_slice(b"\">");
     push_escaped(&mut text, location);
     text.extend_from_slice(b"</a>.");
-    page(status, &text, &[("Location", location)])
+    let mut fields = Vec::with_capacity(location.len() + 16);
+    push_field(&mut fields, "Location", location);
+    page(status, &text, &fields)
 }
 
 /// An answer without content that says which methods there are (RFC 9110 section 9.3.7).
@@ -43,7 +71,7 @@ pub fn options(allow: &str) -> Plan {
     Plan { extra, ..Plan::empty(204) }
 }
 
-fn page(status: u16, text: &[u8], fields: &[(&str, &[u8])]) -> Plan {
+fn page(status: u16, text: &[u8], fields: &[u8]) -> Plan {
     let reason = reason(status);
     let mut body = Vec::with_capacity(640 + text.len());
     for piece in [
@@ -68,9 +96,7 @@ fn page(status: u16, text: &[u8], fields: &[(&str, &[u8])]) -> Plan {
     let mut extra = Vec::with_capacity(160);
     push_field(&mut extra, "Content-Type", b"text/html; charset=utf-8");
     push_field(&mut extra, "Content-Length", itoa::Buffer::new().format(body.len()).as_bytes());
-    for (name, value) in fields {
-        push_field(&mut extra, name, value);
-    }
+    extra.extend_from_slice(fields);
     Plan { extra, body: PlanBody::Text(body), ..Plan::empty(status) }
 }
 
@@ -135,7 +161,7 @@ mod tests {
 
     #[test]
     fn fields_cannot_be_split() {
-        let plan = refuse_with(405, "", &[("Allow", b"GET\r\nX: y")]);
+        let plan = Refusal::new(405).with("Allow", b"GET\r\nX: y").page();
         assert!(String::from_utf8_lossy(&plan.extra).contains("Allow: GETX: y\r\n"));
     }
 

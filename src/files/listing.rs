@@ -80,19 +80,6 @@ impl Order {
     }
 }
 
-/// Whether an Accept value asks for JSON rather than for a page. A browser names both at most by
-/// wildcard, and gets the page.
-pub fn wants_json(accept: &[u8]) -> bool {
-    let named = |wanted: &[u8]| {
-        accept.split(|byte| *byte == b',').any(|range| {
-            let mut parts = range.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
-            parts.next().is_some_and(|name| name.eq_ignore_ascii_case(wanted))
-                && !parts.any(|parameter| matches!(parameter, b"q=0" | b"q=0.0" | b"q=0.00" | b"q=0.000"))
-        })
-    };
-    named(b"application/json") && !named(b"text/html")
-}
-
 /// The page.
 pub fn html(path: &[u8], listing: &Listing, order: Order) -> Vec<u8> {
     let names = sorted(listing, order);
@@ -345,7 +332,7 @@ mod tests {
     #[test]
     fn names_stand_in_the_order_asked_for() {
         let check = |query: &str, expected: [&str; 5]| assert_eq!(names(query), expected, "{query}");
-        let (x, c) = ("x%FF%20y%25/", "%3Cc%3E&%22'.txt");
+        let (x, c) = ("x%FF%20y%25/", "%3Cc%3E%26%22%27.txt");
         check("", [x, "z/", c, "A.txt", "b.txt"]);
         check("sort=name&order=desc", ["z/", x, "b.txt", "A.txt", c]);
         check("sort=size", [x, "z/", c, "b.txt", "A.txt"]);
@@ -357,7 +344,7 @@ mod tests {
     fn nothing_in_a_name_is_markup() {
         let page = String::from_utf8(html(b"/d/<x>/", &listing(), Order::of(None))).expect("UTF-8");
         assert!(
-            page.contains("<a href=\"%3Cc%3E&amp;%22&#39;.txt\">&lt;c&gt;&amp;&quot;&#39;.txt</a>"),
+            page.contains("<a href=\"%3Cc%3E%26%22%27.txt\">&lt;c&gt;&amp;&quot;&#39;.txt</a>"),
             "{page}"
         );
         assert!(page.contains("<title>/d/&lt;x&gt;/</title>"), "{page}");
@@ -366,18 +353,6 @@ mod tests {
         assert!(page.contains("1970-01-01 00:00") && page.contains("2.0 KiB"), "{page}");
         let page = String::from_utf8(html(b"/", &listing(), Order::of(None))).expect("UTF-8");
         assert!(!page.contains("../"), "nothing is above the root");
-    }
-
-    #[test]
-    fn json_is_for_those_who_ask() {
-        let check =
-            |accept: &str, expected: bool| assert_eq!(wants_json(accept.as_bytes()), expected, "{accept}");
-        check("application/json", true);
-        check("text/plain, Application/JSON ; q=0.5", true);
-        check("application/json;q=0", false);
-        check("text/html, application/json", false);
-        check("*/*", false);
-        check("", false);
     }
 
     #[test]

@@ -19,12 +19,12 @@
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::rc::Rc;
-use std::time::UNIX_EPOCH;
 
 use super::cache::{Budget, Reservation};
 use super::entry::{Body, Coding, Entry, Listing, Target};
 use super::represent::{self, Piece};
 use super::route::Site;
+use crate::http::date;
 use crate::ring::Clock;
 use crate::sys::Errno;
 use crate::sys::bytes::Bytes;
@@ -464,10 +464,7 @@ fn index_of(coding: Coding) -> usize {
 }
 
 fn seconds(clock: &Clock) -> i64 {
-    match clock.wall.duration_since(UNIX_EPOCH) {
-        Ok(since) => i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-        Err(_) => 0,
-    }
+    date::seconds(clock.wall)
 }
 
 #[cfg(test)]
