@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -113,11 +114,14 @@ fn memory(completion: Completion) -> Vec<u8> {
     }
 }
 
+/// Head, where to begin in it, the part of the body, and what arrives.
+type SendCase = (&'static [u8], usize, Option<Range<usize>>, &'static str);
+
 #[test]
 fn sends_head_body_and_both() {
     let gauge = Gauge::default();
     let body = Bytes::new(b"0123456789".to_vec(), &gauge);
-    let cases: [(&[u8], usize, Option<std::ops::Range<usize>>, &str); 6] = [
+    let cases: [SendCase; 6] = [
         (b"head", 0, None, "head"),
         (b"head", 2, None, "ad"),
         (b"head", 0, Some(0..10), "head0123456789"),

@@ -27,6 +27,7 @@ mod inflight;
 #[allow(unsafe_code)]
 mod memory;
 pub mod probe;
+mod setup;
 #[allow(unsafe_code)]
 pub mod uring;
 

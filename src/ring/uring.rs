@@ -1,6 +1,6 @@
 //! The ring over io_uring: the only user of the `io-uring` crate.
 //!
-//! Set-up, the hand-over of ops, and the way back of their completions. What an op lends to the
+//! The hand-over of ops, and the way back of their completions. What an op lends to the
 //! kernel stays in the table of ops in flight until its last completion; the direct calls, the
 //! receive buffers and the helper thread have files of their own.
 //!
@@ -15,51 +15,19 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use io_uring::register::Restriction;
 use io_uring::types::{self, CancelBuilder, OpenHow, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 
 use super::helper::Helper;
 use super::inflight::{InFlight, Lent, Table};
 use super::memory::{GROUP, Leases, Message};
-use super::probe::{Failure, Features, Step};
-use super::{CString, Clock, Completion, Lease, Op, Payload, Ring, Token, direct};
+use super::probe::{Failure, Features};
+pub use super::setup::Options;
+use super::{CString, Clock, Completion, Lease, Op, Payload, Ring, Token, direct, setup};
 use crate::sys::bytes::Bytes;
 use crate::sys::fds::{Descriptor, Fd, Graveyard};
 use crate::sys::file::{Facts, Symlinks};
 use crate::sys::{Errno, Error};
-
-/// Sizes and switches of a ring.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Entries of the submission queue. Only bounds how much one system call hands over.
-    pub submissions: u32,
-    /// Entries of the completion queue: room for a burst of all connections of a worker. Beyond it
-    /// the kernel keeps a list, which costs it memory and ends multishot ops.
-    pub completions: u32,
-    /// Receive buffers, a power of two. Measured: 16 for 500 connections double the cost of a
-    /// request, from 64 on there is no difference; more only for bursts.
-    pub leases: u16,
-    /// Bytes of each: most request heads fit.
-    pub lease_bytes: u32,
-    /// Whether to try to have the kernel choose the buffers.
-    pub buffer_ring: bool,
-    /// Where descriptors of this worker are buried.
-    pub graveyard: Graveyard,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            submissions: 512,
-            completions: 4096,
-            leases: 1024,
-            lease_bytes: 4096,
-            buffer_ring: true,
-            graveyard: Graveyard::default(),
-        }
-    }
-}
 
 /// What the ring went through, for the status page.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -99,14 +67,6 @@ impl std::fmt::Debug for RingAndDebug {
     }
 }
 
-/// The least queue worth working with; below it a refusal for lack of memory is final.
-const SUBMISSIONS_MIN: u32 = 32;
-const LEASES_MIN: u16 = 64;
-
-/// Kernel threads for what cannot be done at once: reads and opens from disks (bounded), and what may
-/// wait for ever (unbounded; the ops used here never do).
-const KERNEL_THREADS: [u32; 2] = [8, 4];
-
 /// The most that one read or write moves (MAX_RW_COUNT).
 const LENGTH_MAX: usize = 0x7fff_f000;
 
@@ -134,22 +94,7 @@ impl Uring {
     /// # Errors
     /// What the kernel refused, with the cause and the way out for the operator.
     pub fn new(options: &Options) -> Result<(Self, Features), Failure> {
-        let ring = create(options).map_err(|errno| Failure::new(Step::Create, errno))?;
-        let leases = lease(&ring, options).map_err(|errno| Failure::new(Step::Buffers, errno))?;
-        let register = |error| Failure::new(Step::Register, errno(error));
-        ring.submitter().register_iowq_max_workers(&mut KERNEL_THREADS.clone()).map_err(register)?;
-        let restricted = ring.submitter().register_restrictions(&mut restrictions()).is_ok();
-        ring.submitter().register_enable_rings().map_err(|error| Failure::new(Step::Enable, errno(error)))?;
-
-        let features = Features {
-            buffer_ring: leases.by_kernel(),
-            no_iowait: ring.params().is_feature_no_iowait(),
-            restricted,
-            cachestat: direct::has_cachestat(),
-            submissions: ring.params().sq_entries(),
-            completions: ring.params().cq_entries(),
-            leases: leases.free() as u16,
-        };
+        let (ring, leases, features) = setup::make(options)?;
         let uring = Self {
             reaped: Vec::with_capacity(features.completions as usize),
             ring: RingAndDebug(ring),
@@ -177,58 +122,6 @@ impl Uring {
     pub fn counters(&self) -> Counters {
         self.counters
     }
-}
-
-/// Creates the ring, smaller where memory is short.
-fn create(options: &Options) -> Result<IoUring, Errno> {
-    let (mut submissions, mut completions) = (options.submissions, options.completions);
-    loop {
-        let made = IoUring::builder()
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .setup_submit_all()
-            .setup_cqsize(completions)
-            .setup_clamp()
-            .setup_r_disabled()
-            .dontfork()
-            .build(submissions)
-            .map_err(errno);
-        match made {
-            // A ring just closed by another process keeps its memory charged for a moment; a smaller
-            // one mostly still fits.
-            Err(Errno::NOMEM) if submissions / 2 >= SUBMISSIONS_MIN => {
-                (submissions, completions) = (submissions / 2, completions / 2);
-            }
-            made => return made,
-        }
-    }
-}
-
-fn lease(ring: &IoUring, options: &Options) -> Result<Leases, Errno> {
-    let mut count = options.leases;
-    loop {
-        match Leases::new(&ring.submitter(), count, options.lease_bytes, options.buffer_ring) {
-            Err(Errno::NOMEM) if count / 2 >= LEASES_MIN => count /= 2,
-            leases => return leases,
-        }
-    }
-}
-
-/// All that the ring is ever asked for. No register operation is needed any more, so none is listed.
-fn restrictions() -> Vec<Restriction> {
-    let ops = [
-        opcode::AcceptMulti::CODE,
-        opcode::AsyncCancel2::CODE,
-        opcode::OpenAt2::CODE,
-        opcode::PollAdd::CODE,
-        opcode::Read::CODE,
-        opcode::Recv::CODE,
-        opcode::Send::CODE,
-        opcode::SendMsg::CODE,
-        opcode::Write::CODE,
-    ];
-    let flags = Restriction::sqe_flags_allowed(squeue::Flags::BUFFER_SELECT.bits());
-    ops.into_iter().map(Restriction::sqe_op).chain([flags]).collect()
 }
 
 impl Ring for Uring {
