@@ -6,6 +6,7 @@ pub mod fds;
 pub mod file;
 pub mod process;
 pub mod shared;
+pub mod user;
 
 pub use rustix::io::Errno;
 
