@@ -113,7 +113,7 @@ impl<R: Ring> Worker<R> {
 pub struct Common {
     fields: Vec<u8>,
     date_at: usize,
-    second: u64,
+    second: i64,
 }
 
 impl Common {
@@ -126,7 +126,7 @@ impl Common {
             fields.extend_from_slice(b"\r\n");
         }
         let date_at = fields.len();
-        Self { fields, date_at, second: u64::MAX }
+        Self { fields, date_at, second: i64::MIN }
     }
 
     /// The fields, each ending with CRLF.
@@ -136,7 +136,7 @@ impl Common {
 
     /// Tells the time.
     pub fn refresh(&mut self, wall: SystemTime) {
-        let second = wall.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let second = wall.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
         if second != self.second {
             self.second = second;
             self.fields.truncate(self.date_at);

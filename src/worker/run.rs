@@ -12,16 +12,17 @@ use crate::observe::names::Counter;
 use crate::ring::Ring;
 use crate::ring::uring::{Options, Uring};
 use crate::sys::fds::Fd;
+use crate::sys::pass;
+use crate::sys::user::give_up_privileges;
 
 /// Lives as the worker described by `start`. Called in a process of its own.
 pub fn run(start: Start) -> ExitCode {
-    let channel = Fd(start.channel.as_raw_fd());
     match serve(&start) {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
             tracing::error!("worker {}: {reason}", start.index);
-            crate::sys::process::tell(&start.channel, &failed(&reason));
-            let _ = channel;
+            // Without the supervisor nobody is left to be told.
+            let _ = pass::send(&start.channel, &failed(&reason), None);
             ExitCode::FAILURE
         }
     }
@@ -30,11 +31,9 @@ pub fn run(start: Start) -> ExitCode {
 fn serve(start: &Start) -> Result<(), String> {
     let channel = Fd(start.channel.as_raw_fd());
     // Before privileges go: the memory of a ring made with them is not charged to the user.
-    let (ring, features) = Uring::new(Options::default()).map_err(|error| error.to_string())?;
+    let (ring, features) = Uring::new(&Options::default()).map_err(|failure| failure.explain())?;
     start.counters.set(Counter::RingFeatures, features.bits());
-    if let Some(user) = &start.user {
-        user.become_for_good().map_err(|error| error.to_string())?;
-    }
+    give_up_privileges(start.user.as_ref()).map_err(|error| error.to_string())?;
     let mut secret = [0; 32];
     aws_lc_rs::rand::fill(&mut secret).map_err(|_| "cannot get random bytes".to_owned())?;
     let listeners = start.listeners.iter().map(|listener| Listener {
