@@ -29,14 +29,12 @@ pub struct Log {
     reopened: Option<Descriptor>,
     writing: bool,
     since: Option<Instant>,
-    /// What a short write left over.
-    rest: Vec<u8>,
 }
 
 impl Log {
     /// Lines go to `fd`, or nowhere.
     pub fn new(fd: Option<Fd>) -> Self {
-        Self { fd, reopened: None, writing: false, since: None, rest: Vec::new() }
+        Self { fd, reopened: None, writing: false, since: None }
     }
 
     /// When the batch is to be written though it is small.
