@@ -134,3 +134,183 @@ fn body(form: &Representation, range: Range<u64>) -> PlanBody {
         Body::File(file) => PlanBody::File { file: Rc::clone(file), range, facts: form.facts },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config;
+    use crate::files::testing::{Bench, Shown, rule, site};
+
+    const MODIFIED: &str = "Mon, 12 Jan 1970 13:46:40 GMT";
+    const LATER: &str = "Mon, 12 Jan 1970 13:46:41 GMT";
+
+    fn bench() -> Bench {
+        let source = "let x = 1;".repeat(9);
+        let rules = vec![config::Rule {
+            headers: vec![
+                ("Cache-Control".into(), "max-age=60".into()),
+                ("Content-Language".into(), "en".into()),
+                ("Vary".into(), "Origin".into()),
+                ("content-length".into(), "1".into()),
+            ],
+            ..rule("/ruled.*")
+        }];
+        Bench::new(
+            config::Site { rules, ..site() },
+            &[
+                ("a.txt", "0123456789"),
+                ("empty", ""),
+                ("large.bin", &"x".repeat(2000)),
+                ("a.js", &source),
+                ("a.js.br", "brotli"),
+                ("a.js.gz", "gzipped"),
+                ("ruled.js", &source),
+                ("ruled.js.br", "brotli"),
+            ],
+        )
+    }
+
+    #[test]
+    fn a_whole_file_has_its_fields() {
+        let shown = bench().get("/a.txt", "");
+        assert_eq!((shown.status, shown.content.as_str()), (200, "0123456789"));
+        assert_eq!(
+            shown.fields,
+            format!(
+                "Content-Type: text/plain; charset=utf-8\r\nContent-Length: 10\r\n\
+                 ETag: {}\r\nLast-Modified: {MODIFIED}\r\nAccept-Ranges: bytes\r\n",
+                shown.field("ETag")
+            )
+        );
+        assert_eq!(shown.field("ETag").len(), 34);
+        let large = bench().get("/large.bin", "");
+        assert_eq!((large.content.as_str(), large.field("ETag")), ("file 0..2000", "\"7d0-f4240.5-4\""));
+        let empty = bench().get("/empty", "");
+        assert_eq!((empty.status, empty.field("Content-Length")), (200, "0"));
+    }
+
+    /// RFC 9110 section 13.2.2.
+    #[test]
+    fn conditions_come_in_order() {
+        let mut bench = bench();
+        let tag = bench.get("/a.txt", "").field("ETag").to_owned();
+        for (fields, expected) in [
+            (format!("If-None-Match: {tag}"), 304),
+            (format!("If-None-Match: W/{tag}"), 304),
+            ("If-None-Match: *".into(), 304),
+            ("If-None-Match: \"x\"".into(), 200),
+            (format!("If-Modified-Since: {MODIFIED}"), 304),
+            (format!("If-Modified-Since: {LATER}"), 304),
+            (format!("If-None-Match: \"x\"\r\nIf-Modified-Since: {MODIFIED}"), 200),
+            (format!("If-Match: {tag}"), 200),
+            ("If-Match: \"x\"".into(), 412),
+            (format!("If-Match: {tag}\r\nIf-None-Match: {tag}"), 304),
+            ("If-Unmodified-Since: Mon, 12 Jan 1970 13:46:39 GMT".into(), 412),
+            (format!("If-Unmodified-Since: {MODIFIED}"), 200),
+            ("If-Match: \"x\"\r\nRange: bytes=0-1".into(), 412),
+            (format!("If-None-Match: {tag}\r\nRange: bytes=99-"), 304),
+        ] {
+            assert_eq!(bench.get("/a.txt", &format!("{fields}\r\n")).status, expected, "{fields}");
+        }
+    }
+
+    /// RFC 9110 section 15.4.5.
+    #[test]
+    fn not_modified_says_what_caches_need() {
+        let mut bench = bench();
+        let full = bench.get("/ruled.js", "");
+        assert_eq!(full.field("Content-Language"), "en");
+        let shown = bench.get("/ruled.js", &format!("If-None-Match: {}\r\n", full.field("ETag")));
+        assert_eq!(
+            shown.fields,
+            format!(
+                "ETag: {}\r\nVary: Accept-Encoding, Origin\r\nCache-Control: max-age=60\r\n",
+                full.field("ETag")
+            )
+        );
+    }
+
+    /// RFC 9110 sections 14.2 and 15.3.7.
+    #[test]
+    fn ranges_are_parts() {
+        let mut bench = bench();
+        for (range, status, content_range, content) in [
+            ("bytes=2-4", 206, "bytes 2-4/10", "234"),
+            ("bytes=7-", 206, "bytes 7-9/10", "789"),
+            ("bytes=-3", 206, "bytes 7-9/10", "789"),
+            ("bytes=0-99", 206, "bytes 0-9/10", "0123456789"),
+            ("bytes=2-4,5-6", 206, "bytes 2-6/10", "23456"),
+            ("bytes=9-2", 200, "", "0123456789"),
+            ("lines=1-2", 200, "", "0123456789"),
+        ] {
+            let shown = bench.get("/a.txt", &format!("Range: {range}\r\n"));
+            let seen = (shown.status, shown.field("Content-Range"), shown.content.as_str());
+            assert_eq!(seen, (status, content_range, content), "{range}");
+            assert_eq!(shown.field("Content-Type"), "text/plain; charset=utf-8", "{range}");
+            assert_eq!(shown.field("Last-Modified"), MODIFIED, "{range}");
+        }
+        let refused = bench.get("/a.txt", "Range: bytes=10-\r\n");
+        assert_eq!((refused.status, refused.field("Content-Range")), (416, "bytes */10"));
+        assert_eq!(bench.get("/large.bin", "Range: bytes=1990-\r\n").content, "file 1990..2000");
+        assert_eq!(bench.get("/empty", "Range: bytes=0-1\r\n").status, 416);
+        let head = Shown::of(&bench.ask("HEAD", "/a.txt", "Range: bytes=0-1\r\n"));
+        assert_eq!(head.status, 200, "ranges are for GET");
+    }
+
+    /// RFC 9110 section 14.6.
+    #[test]
+    fn several_ranges_are_several_parts() {
+        let shown = bench().get("/a.txt", "Range: bytes=0-1,-2\r\n");
+        let boundary = shown.field("Content-Type").strip_prefix("multipart/byteranges; boundary=");
+        let boundary = boundary.expect("multipart");
+        let head = |range: &str| {
+            format!(
+                "--{boundary}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Range: {range}\r\n\r\n"
+            )
+        };
+        let expected =
+            format!("{}01\r\n{}89\r\n--{boundary}--\r\n", head("bytes 0-1/10"), head("bytes 8-9/10"));
+        assert_eq!((shown.status, shown.content.as_str()), (206, expected.as_str()));
+        assert_eq!(shown.field("Content-Range"), "");
+    }
+
+    /// RFC 9110 section 13.1.5.
+    #[test]
+    fn if_range_needs_the_same_form() {
+        let mut bench = bench();
+        let tag = bench.get("/a.txt", "").field("ETag").to_owned();
+        for (validator, expected) in
+            [(tag.as_str(), 206), ("\"x\"", 200), (&format!("W/{tag}"), 200), (MODIFIED, 206), (LATER, 200)]
+        {
+            let fields = format!("Range: bytes=0-1\r\nIf-Range: {validator}\r\n");
+            assert_eq!(bench.get("/a.txt", &fields).status, expected, "{validator}");
+        }
+    }
+
+    /// RFC 9110 section 12.5.3.
+    #[test]
+    fn the_smallest_welcome_form_is_sent() {
+        let mut bench = bench();
+        let mut tags = Vec::new();
+        for (accepted, expected) in [
+            ("", ""),
+            ("Accept-Encoding: gzip", "gzip"),
+            ("Accept-Encoding: gzip, deflate, br, zstd", "br"),
+            ("Accept-Encoding: zstd", ""),
+            ("Accept-Encoding: br;q=0.5, gzip", "gzip"),
+            ("Accept-Encoding: identity;q=0", ""),
+        ] {
+            let fields = if accepted.is_empty() { String::new() } else { format!("{accepted}\r\n") };
+            let shown = bench.get("/a.js", &fields);
+            assert_eq!((shown.status, shown.field("Content-Encoding")), (200, expected), "{accepted}");
+            assert_eq!(shown.field("Vary"), "Accept-Encoding", "{accepted}");
+            assert_eq!(shown.field("Content-Type"), "text/javascript; charset=utf-8", "{accepted}");
+            tags.push(shown.field("ETag").to_owned());
+        }
+        tags.sort();
+        tags.dedup();
+        assert_eq!(tags.len(), 3, "one for each form");
+        let part = bench.get("/a.js", "Accept-Encoding: br\r\nRange: bytes=0-2\r\n");
+        assert_eq!((part.status, part.content.as_str(), part.field("Content-Encoding")), (206, "bro", "br"));
+        assert_eq!(bench.get("/a.txt", "").field("Vary"), "");
+    }
+}

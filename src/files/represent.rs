@@ -170,4 +170,3 @@ fn represent(
         body,
     }
 }
-
