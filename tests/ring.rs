@@ -397,6 +397,31 @@ fn what_is_buried_is_closed_after_what_is_queued() {
 }
 
 #[test]
+fn a_socket_shut_down_may_be_closed_with_ops_in_flight() {
+    let gauge = Gauge::default();
+    each_way(&options(), |rig| {
+        let (socket, mut peer) = rig.pair();
+        let body = Bytes::new(vec![b'x'; 4 << 20], &gauge);
+        while rig.ring.send_now(socket.fd(), &body[..65_536]).is_ok() {}
+        rig.push(1, Op::Receive { socket: socket.fd() });
+        let body = Some((body, 0..4 << 20));
+        rig.push(2, Op::Send { socket: socket.fd(), head: Vec::new(), from: 0, body, more: false });
+        rig.ring.turn(Some(Instant::now()), &mut rig.completions).expect("a turn");
+        rig.ring.shutdown(socket.fd(), true);
+        drop(socket);
+        rig.ring.turn(Some(Instant::now()), &mut rig.completions).expect("a turn");
+        // Takes the number of the closed one; what comes here is for nobody else.
+        let (other, mut other_peer) = rig.pair();
+        other_peer.write_all(b"other").expect("room for it");
+        assert_eq!(rig.next(1).result, Ok(0));
+        assert!(rig.next(2).result.is_err());
+        assert_eq!(rig.receive(3, other.fd()), Ok(b"other".to_vec()));
+        peer.read_to_end(&mut Vec::new()).expect("the end");
+    });
+    assert_eq!(gauge.held(), 0);
+}
+
+#[test]
 fn opens_beneath_and_treats_symlinks_as_told() {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path().join("root");

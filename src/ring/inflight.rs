@@ -29,8 +29,8 @@ pub(super) enum Lent {
     Accept,
     /// A buffer that the kernel chooses.
     Receive,
-    /// Nothing: the wait before a recv(2), and whether it is not to be repeated.
-    ReceiveByPoll { socket: Fd, last: bool },
+    /// Nothing: the wait before a recv(2). `None` once the socket was closed; `last`: not to be repeated.
+    ReceiveByPoll { socket: Option<Fd>, last: bool },
     /// The buffer of a send of one part, or of a write.
     Buffer(Vec<u8>),
     /// A send from shared memory; the empty buffer goes back.
@@ -85,11 +85,20 @@ impl Table {
     /// Has receives by poll on `fd` end with the poll that is in flight: it may be over already, so
     /// that a cancellation comes too late for it, and too early for the next.
     pub(super) fn stop_polling(&mut self, fd: Fd) {
-        for entry in self.entries.iter_mut().flatten() {
-            if let Lent::ReceiveByPoll { socket, last } = &mut entry.lent {
-                *last |= *socket == fd;
-            }
-        }
+        self.polls_of(fd).for_each(|(_, last)| *last = true);
+    }
+
+    /// Has receives by poll on `fd` receive nothing any more: its number will be another's.
+    pub(super) fn closed(&mut self, fd: Fd) {
+        self.polls_of(fd).for_each(|(socket, _)| *socket = None);
+    }
+
+    /// Searches all: only where the kernel takes no buffer ring.
+    fn polls_of(&mut self, fd: Fd) -> impl Iterator<Item = (&mut Option<Fd>, &mut bool)> {
+        self.entries.iter_mut().flatten().filter_map(move |entry| match &mut entry.lent {
+            Lent::ReceiveByPoll { socket, last } if *socket == Some(fd) => Some((socket, last)),
+            _ => None,
+        })
     }
 
     pub(super) fn is_empty(&self) -> bool {

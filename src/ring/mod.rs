@@ -17,8 +17,9 @@
 //! * a receive may fail with ENOBUFS while all leases are out: arm it again once some are back;
 //! * a token is only echoed: the ring does not care whether its slot still means the same;
 //! * direct calls happen at once, before all that is queued;
-//! * a descriptor named by a number alone ([`Fd`]) must outlive the op: cancel, or shut down, and wait for
-//!   the completion before it is dropped.
+//! * a descriptor named by a number alone ([`Fd`]) may be dropped with ops in flight only after a
+//!   [`Op::Cancel`] or a [`Ring::shutdown`] of both directions; those ops still complete. Without, they hold
+//!   the file open: its peer would see no end.
 
 #[allow(unsafe_code)]
 mod direct;

@@ -279,7 +279,8 @@ enum Wait {
 impl Uring {
     fn receive(&mut self, token: Token, socket: Fd) {
         if !self.leases.by_kernel() {
-            return self.poll(token, socket, libc::POLLIN, Lent::ReceiveByPoll { socket, last: false });
+            let lent = Lent::ReceiveByPoll { socket: Some(socket), last: false };
+            return self.poll(token, socket, libc::POLLIN, lent);
         }
         let entry = opcode::Recv::new(types::Fd(socket.0), std::ptr::null_mut(), 0).buf_group(GROUP).build();
         self.queue(token, entry.flags(squeue::Flags::BUFFER_SELECT), Lent::Receive);
@@ -405,7 +406,12 @@ impl Uring {
         // Rarely the kernel does not take all at once; then the buried wait for the next turn.
         if self.handed_over() {
             self.graveyard.exhume(&mut self.buried);
-            self.buried.drain(..).for_each(direct::close);
+            for fd in self.buried.drain(..) {
+                if !self.leases.by_kernel() {
+                    self.table.closed(fd);
+                }
+                direct::close(fd);
+            }
         }
     }
 
@@ -439,7 +445,8 @@ impl Uring {
             Lent::Nothing => (result, Payload::None),
             Lent::Accept | Lent::Path(..) => self.opened(result),
             Lent::Receive => self.received(result, cqueue::buffer_select(entry.flags())),
-            Lent::ReceiveByPoll { socket, last } => match self.receive_now(socket, result) {
+            Lent::ReceiveByPoll { socket: None, .. } => (Ok(0), Payload::None),
+            Lent::ReceiveByPoll { socket: Some(socket), last } => match self.receive_now(socket, result) {
                 Err(Errno::AGAIN | Errno::INTR) if !last => return self.receive(token, socket),
                 Err(Errno::AGAIN | Errno::INTR) => (Err(Errno::CANCELED), Payload::None),
                 Err(errno) => (Err(errno), Payload::None),
