@@ -4,6 +4,7 @@
 pub mod bytes;
 pub mod fds;
 pub mod file;
+pub mod tls_probe;
 
 pub use rustix::io::Errno;
 
