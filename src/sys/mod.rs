@@ -10,6 +10,7 @@ pub mod shared;
 pub mod signals;
 pub mod sockets;
 pub mod user;
+pub mod tls_probe;
 
 pub use rustix::io::Errno;
 
