@@ -36,10 +36,12 @@ pub enum Target<'a> {
     },
     /// `OPTIONS *`
     Asterisk,
+    /// `CONNECT host:port`, which is refused with 405 like every method we do not serve.
+    Authority,
 }
 
 /// A request head that obeys every rule of [`crate::http1::head`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Request<'a> {
     /// The method.
     pub method: Method,
