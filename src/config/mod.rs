@@ -1,14 +1,115 @@
-//! The configuration: TOML in, a checked [`Config`] or a [`report::Report`] of every mistake out.
+//! The configuration: TOML in, a checked [`Config`] or a [`Report`] of every mistake out.
 //!
 //! `file` mirrors the TOML with positions, `resolve` applies defaults, units and cross checks,
 //! `report` renders problems. What the rest of the program sees are the plain values below:
-//! nothing in them needs checking again.
+//! nothing in them needs checking again. Only this file touches the disk and the environment.
+
+pub mod report;
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use self::report::{Problem, Report};
 pub use crate::sys::file::Symlinks;
+
+/// Where a configuration comes from; kept by the supervisor, which reads it again on every reload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// `-c FILE`
+    File(PathBuf),
+    /// `--root DIR` and its companions.
+    Flags(Flags),
+}
+
+impl Source {
+    /// Reads and checks all of it anew.
+    ///
+    /// # Errors
+    /// Every mistake at once.
+    pub fn load(&self, environment: &Environment) -> Result<Config, Report> {
+        match self {
+            Source::File(path) => load(path, environment),
+            Source::Flags(flags) => from_flags(flags, environment),
+        }
+    }
+}
+
+/// What the command line says when there is no file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flags {
+    /// The directory served.
+    pub root: PathBuf,
+    /// Where the certificate is; `None`: no https.
+    pub cert: Option<CertificateFlag>,
+    /// Port for http.
+    pub http_port: u16,
+    /// Port for https.
+    pub https_port: u16,
+    /// Number of workers; 0: one per core.
+    pub workers: u32,
+}
+
+/// `--cert`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CertificateFlag {
+    /// A directory that holds `cert.pem` and `key.pem`.
+    Directory(PathBuf),
+    /// `self-signed`: made at start.
+    SelfSigned,
+}
+
+/// What defaults depend on besides the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Environment {
+    /// Whether the process runs as root.
+    pub root: bool,
+    /// How many cores it may use; never 0.
+    pub cores: u32,
+    /// `XDG_RUNTIME_DIR`, where a plain user's sockets belong.
+    pub runtime_dir: Option<PathBuf>,
+}
+
+impl Environment {
+    /// That of this process.
+    pub fn of_this_process() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self {
+            root: crate::sys::process::is_root(),
+            cores: u32::try_from(cores).unwrap_or(u32::MAX),
+            runtime_dir: std::env::var_os("XDG_RUNTIME_DIR")
+                .map(PathBuf::from)
+                .filter(|dir| dir.is_absolute()),
+        }
+    }
+}
+
+/// Reads and checks a configuration file. Relative paths in it count from its directory.
+///
+/// # Errors
+/// Every mistake at once.
+pub fn load(path: &Path, _environment: &Environment) -> Result<Config, Report> {
+    Err(Report::of(Problem::of_file(path, "reading a configuration is not built yet", "")))
+}
+
+/// The same configuration from flags.
+///
+/// # Errors
+/// Every mistake at once.
+pub fn from_flags(flags: &Flags, _environment: &Environment) -> Result<Config, Report> {
+    Err(Report::of(Problem::of_file(&flags.root, "reading flags is not built yet", "")))
+}
+
+/// As much of a configuration as can be understood, mistakes or not: for commands that only need to know
+/// where a running server is to be found, which may well have been started before the mistake was made.
+/// Without a file: the defaults, with neither listeners nor sites.
+///
+/// # Errors
+/// When the file cannot be read at all.
+pub fn glimpse(path: Option<&Path>, _environment: &Environment) -> Result<Config, Report> {
+    let path = path.unwrap_or(Path::new(""));
+    Err(Report::of(Problem::of_file(path, "reading a configuration is not built yet", "")))
+}
 
 /// Everything the operator decided, with defaults filled in.
 #[derive(Clone, Debug, PartialEq)]

@@ -49,16 +49,6 @@ pub struct Stats {
     pub descriptors: u64,
 }
 
-/// What the cache knows about a path.
-pub enum Known<'a> {
-    /// May be used.
-    Fresh(&'a Rc<Entry>),
-    /// Must be looked at again; the facts tell whether it changed.
-    Stale(&'a Rc<Entry>),
-    /// Nothing.
-    Absent,
-}
-
 /// The memory that bodies may take, and who has it.
 #[derive(Debug)]
 pub struct Budget {
@@ -135,24 +125,24 @@ impl Cache {
         Self { budget, revalidate, descriptors_max, seed, shelves, stats: Stats::default() }
     }
 
-    /// What is known of a path.
-    pub fn get(&mut self, site: SiteId, path: &[u8], now: Instant) -> Known<'_> {
+    /// What a path leads to, if that was found out or confirmed within the time a change may stay
+    /// unseen.
+    pub fn fresh(&mut self, site: SiteId, path: &[u8], now: Instant) -> Option<&Rc<Entry>> {
         let hash = self.hash(site, path);
-        for shelf in &self.shelves {
-            if let Some(entry) = shelf.find(hash, site, path) {
-                if now.saturating_duration_since(entry.checked.get()) < self.revalidate {
-                    self.stats.hits += 1;
-                    return Known::Fresh(entry);
-                }
-                self.stats.stale += 1;
-                return Known::Stale(entry);
-            }
+        let Some(entry) = self.shelves.iter().find_map(|shelf| shelf.find(hash, site, path)) else {
+            self.stats.misses += 1;
+            return None;
+        };
+        if now.saturating_duration_since(entry.checked.get()) < self.revalidate {
+            self.stats.hits += 1;
+            Some(entry)
+        } else {
+            self.stats.stale += 1;
+            None
         }
-        self.stats.misses += 1;
-        Known::Absent
     }
 
-    /// The same without counting it as use: for lookups, which want the facts of the last look.
+    /// What a path led to when it was last looked at, however long ago: for lookups, which compare.
     pub fn peek(&self, site: SiteId, path: &[u8]) -> Option<&Rc<Entry>> {
         let hash = self.hash(site, path);
         self.shelves.iter().find_map(|shelf| shelf.find_node(hash, site, path)).map(|node| &node.entry)
@@ -422,4 +412,155 @@ impl Node {
 
 fn hash_of(nodes: &[Option<Node>], index: u32) -> u64 {
     nodes[index as usize].as_ref().expect("the table names only linked nodes").hash
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell as StdCell;
+
+    use super::*;
+    use crate::files::entry::{File, Listing};
+    use crate::files::represent::{self, Piece};
+    use crate::files::route::Sites;
+    use crate::files::testing::{facts, site};
+    use crate::sys::bytes::Bytes;
+    use crate::sys::fds::{Descriptor, Fd, Graveyard};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    struct Bench {
+        budget: Rc<Budget>,
+        cache: Cache,
+        start: Instant,
+        sites: Sites,
+    }
+
+    impl Bench {
+        fn new(limit: u64) -> Self {
+            let budget = Budget::new(limit);
+            let cache = Cache::new(Rc::clone(&budget), SECOND, 3, 7);
+            Self { budget, cache, start: Instant::now(), sites: Sites::new(&[site()]) }
+        }
+
+        fn entry(&self, target: Target) -> Rc<Entry> {
+            Rc::new(Entry { checked: StdCell::new(self.start), lasting: true, target })
+        }
+
+        fn file(&self, body: Body) -> Rc<Entry> {
+            let piece = Piece::new(None, facts(), true, body);
+            let file: File = represent::file(self.sites.site(0), b"/a", None, vec![piece], 0);
+            self.entry(Target::File(file))
+        }
+
+        fn body(&self, length: usize) -> Rc<Entry> {
+            self.file(Body::Memory(Bytes::new(vec![b'x'; length], &self.budget.gauge)))
+        }
+
+        fn insert(&mut self, path: &str, entry: &Rc<Entry>) {
+            self.cache.insert(0, path.as_bytes(), entry);
+        }
+
+        fn has(&mut self, path: &str) -> bool {
+            self.cache.fresh(0, path.as_bytes(), self.start).is_some()
+        }
+    }
+
+    #[test]
+    fn entries_are_fresh_for_a_while_and_stay_known() {
+        let mut bench = Bench::new(1 << 20);
+        let entry = bench.body(10);
+        bench.insert("/a", &entry);
+        assert!(bench.cache.fresh(0, b"/a", bench.start + SECOND / 2).is_some());
+        assert!(bench.cache.fresh(0, b"/a", bench.start + SECOND).is_none());
+        assert!(bench.cache.peek(0, b"/a").is_some());
+        assert!(bench.cache.fresh(1, b"/a", bench.start).is_none(), "another site's");
+        entry.checked.set(bench.start + SECOND);
+        bench.insert("/a", &entry);
+        assert!(bench.cache.fresh(0, b"/a", bench.start + SECOND).is_some(), "looked at again");
+        let stats = bench.cache.stats();
+        assert_eq!((stats.hits, stats.stale, stats.misses, stats.entries), (2, 1, 1, 1));
+        bench.cache.forget(0);
+        assert!(bench.cache.peek(0, b"/a").is_none());
+        drop(entry);
+        assert_eq!(bench.cache.stats().bytes, 0);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_what_is_used_stays() {
+        let mut bench = Bench::new(64 * 1024);
+        let hot = bench.body(1024);
+        bench.insert("/hot", &hot);
+        drop(hot);
+        for number in 0..500 {
+            let path = format!("/{number}");
+            let entry = bench.body(1024);
+            bench.insert(&path, &entry);
+            drop(entry);
+            assert!(bench.has("/hot"), "used each time");
+            assert!(bench.cache.stats().bytes <= 64 * 1024);
+        }
+        assert!(bench.cache.stats().entries > 20 && bench.cache.stats().evicted > 400);
+        assert!(!bench.has("/0"), "a crawl pushes out itself");
+    }
+
+    #[test]
+    fn bodies_being_sent_stay_and_count() {
+        let mut bench = Bench::new(64 * 1024);
+        let mut sending = Vec::new();
+        for number in 0..200 {
+            if let Some(reservation) = bench.budget.reserve(4096) {
+                let entry = bench.body(4096);
+                drop(reservation);
+                bench.insert(&format!("/{number}"), &entry);
+                let Target::File(file) = &entry.target else { panic!("a file") };
+                sending.push(file.identity().body.clone());
+            }
+        }
+        assert!(bench.budget.gauge.held() <= 64 * 1024, "{}", bench.budget.gauge.held());
+        assert!(bench.budget.reserve(4096).is_none(), "no memory while all of it is being sent");
+        sending.clear();
+        let entry = bench.body(10);
+        bench.insert("/new", &entry);
+        assert!(bench.budget.reserve(4096).is_some(), "and room again after that");
+    }
+
+    #[test]
+    fn lookups_read_within_their_part() {
+        let budget = Budget::new(800);
+        let first = budget.reserve(700).expect("one may always read");
+        assert!(budget.reserve(1).is_none(), "not beside it");
+        drop(first);
+        let _small = budget.reserve(60).expect("within the part");
+        assert!(budget.reserve(40).is_some() && budget.reserve(41).is_none());
+        assert!(Budget::new(0).reserve(1).is_none() && budget.reserve(u64::MAX).is_none());
+    }
+
+    #[test]
+    fn each_kind_has_its_own_bound() {
+        let mut bench = Bench::new(1 << 20);
+        let page = bench.body(100);
+        bench.insert("/page", &page);
+        let graveyard = Graveyard::default();
+        for number in 0..10 {
+            let file = bench.file(Body::File(Rc::new(Descriptor::new(Fd(-1), &graveyard))));
+            bench.insert(&format!("/big/{number}"), &file);
+        }
+        assert_eq!(bench.cache.stats().descriptors, 3);
+        for number in 0..2 * SMALL_MAX {
+            let nothing = bench.entry(Target::Refused(404));
+            bench.insert(&format!("/scan/{number}"), &nothing);
+        }
+        assert!(bench.cache.stats().entries <= 4 + SMALL_MAX as u64);
+        assert!(bench.has("/page") && bench.has("/big/9") && !bench.has("/big/0") && !bench.has("/scan/0"));
+        let passing = Rc::new(Entry {
+            checked: StdCell::new(bench.start),
+            lasting: false,
+            target: Target::Refused(503),
+        });
+        bench.insert("/page", &passing);
+        assert!(!bench.has("/page"), "what does not last takes the place of what did, and is not kept");
+        let listing = bench.entry(Target::Listing(Listing { names: Vec::new(), truncated: false }));
+        bench.insert("/scan/d/", &listing);
+        assert!(bench.has("/scan/d/"));
+    }
 }

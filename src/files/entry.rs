@@ -83,6 +83,15 @@ pub struct Representation {
     pub body: Body,
 }
 
+impl Representation {
+    /// The value of Content-Type.
+    pub fn media_type(&self) -> &str {
+        let line = self.fields.get(..self.type_end).unwrap_or_default();
+        let value = line.strip_prefix(b"Content-Type: ").and_then(|value| value.strip_suffix(b"\r\n"));
+        std::str::from_utf8(value.unwrap_or_default()).unwrap_or_default()
+    }
+}
+
 /// A content coding (RFC 9110 section 8.4.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Coding {

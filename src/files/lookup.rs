@@ -19,12 +19,12 @@
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::rc::Rc;
-use std::time::UNIX_EPOCH;
 
 use super::cache::{Budget, Reservation};
 use super::entry::{Body, Coding, Entry, Listing, Target};
 use super::represent::{self, Piece};
 use super::route::Site;
+use crate::http::date;
 use crate::ring::Clock;
 use crate::sys::Errno;
 use crate::sys::bytes::Bytes;
@@ -464,8 +464,262 @@ fn index_of(coding: Coding) -> usize {
 }
 
 fn seconds(clock: &Clock) -> i64 {
-    match clock.wall.duration_since(UNIX_EPOCH) {
-        Ok(since) => i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-        Err(_) => 0,
+    date::seconds(clock.wall)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant, SystemTime};
+
+    use super::*;
+    use crate::config;
+    use crate::files::entry::{File, Representation};
+    use crate::files::route::Sites;
+    use crate::files::testing::{Node, Tree, facts, site};
+    use crate::sys::file::Stamp;
+
+    struct Bench {
+        tree: Tree,
+        site: Rc<Site>,
+        memory: Memory,
+        clock: Clock,
+    }
+
+    impl Bench {
+        fn new(site: config::Site, files: &[(&str, &str)]) -> Self {
+            let memory = Memory { budget: Budget::new(1 << 20), file_max: 1000 };
+            let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(2_000_000);
+            let clock = Clock { now: Instant::now(), wall };
+            Self { tree: Tree::of(files), site: Rc::clone(Sites::new(&[site]).site(0)), memory, clock }
+        }
+
+        fn look(&mut self, path: &str) -> Rc<Entry> {
+            self.again(path, None)
+        }
+
+        fn again(&mut self, path: &str, previous: Option<&Rc<Entry>>) -> Rc<Entry> {
+            self.tree.asked.clear();
+            let site = Rc::clone(&self.site);
+            let path = path.as_bytes().to_vec();
+            let lookup = Lookup::new(site, self.memory.clone(), path, previous.cloned(), self.clock);
+            self.tree.run(lookup)
+        }
+
+        fn target(&mut self, path: &str) -> String {
+            let entry = self.look(path);
+            match &entry.target {
+                Target::File(file) => {
+                    let own = file.path.as_deref().map(|path| String::from_utf8_lossy(path).into_owned());
+                    format!("file {}", own.unwrap_or_else(|| "itself".into()))
+                }
+                Target::Listing(listing) => {
+                    let names = listing.names.iter().map(|name| String::from_utf8_lossy(&name.name));
+                    format!("names {}", names.collect::<Vec<_>>().join(" "))
+                }
+                Target::Directory => "directory".into(),
+                Target::Refused(status) => format!("{status}{}", if entry.lasting { "" } else { " for now" }),
+            }
+        }
+    }
+
+    fn file(entry: &Entry) -> &File {
+        match &entry.target {
+            Target::File(file) => file,
+            other => panic!("a file, not {other:?}"),
+        }
+    }
+
+    fn bytes(form: &Representation) -> Option<&[u8]> {
+        match &form.body {
+            Body::Memory(bytes) => Some(bytes),
+            Body::File(_) => None,
+        }
+    }
+
+    #[test]
+    fn paths_lead_to_files_and_directories() {
+        let tree = [
+            ("index.html", "root"),
+            ("a.html", "a"),
+            ("d/index.html", "d"),
+            ("e/b.txt", "b"),
+            ("e/.x", "x"),
+            ("both/x", ""),
+            ("both.html", ""),
+            ("empty", ""),
+        ];
+        let plain = site();
+        let clean = config::Site { clean_urls: true, ..site() };
+        let listing = config::Site { listing: true, ..site() };
+        let check = |site: &config::Site, path: &str, expected: &str| {
+            assert_eq!(Bench::new(site.clone(), &tree).target(path), expected, "{path}");
+        };
+        check(&plain, "/", "file /index.html");
+        check(&plain, "/a.html", "file itself");
+        check(&plain, "/a", "404");
+        check(&plain, "/d", "directory");
+        check(&plain, "/d/", "file /d/index.html");
+        check(&plain, "/e/", "404");
+        check(&plain, "/e", "directory");
+        check(&plain, "/a.html/", "404");
+        check(&plain, "/a.html/x", "404");
+        check(&plain, "/empty", "file itself");
+        check(&clean, "/a", "file /a.html");
+        check(&clean, "/both", "file /both.html");
+        check(&clean, "/d", "directory");
+        check(&clean, "/none", "404");
+        check(&listing, "/e/", "names b.txt");
+        check(&listing, "/d/", "file /d/index.html");
+        check(&listing, "/a.html/", "404");
+        check(&listing, "/none/", "404");
+        check(&config::Site { hidden: true, ..listing.clone() }, "/e/", "names .x b.txt");
+    }
+
+    #[test]
+    fn refusals_have_their_status() {
+        let special = Facts { kind: Kind::Special, ..facts() };
+        for (node, expected) in [
+            (Node::Refuses(Errno::ACCESS), "403"),
+            (Node::Refuses(Errno::PERM), "403"),
+            (Node::Refuses(Errno::NOENT), "404"),
+            (Node::Refuses(Errno::LOOP), "404"),
+            (Node::Refuses(Errno::XDEV), "404"),
+            (Node::Refuses(Errno::NXIO), "404"),
+            (Node::Refuses(Errno::NAMETOOLONG), "404"),
+            (Node::Refuses(Errno::MFILE), "503 for now"),
+            (Node::Refuses(Errno::AGAIN), "503 for now"),
+            (Node::Refuses(Errno::IO), "500 for now"),
+            (Node::Other(special), "404"),
+        ] {
+            let mut bench = Bench::new(site(), &[]);
+            bench.tree.put_node("x", node);
+            assert_eq!(bench.target("/x"), expected, "{expected}");
+        }
+    }
+
+    #[test]
+    fn small_files_are_read_once() {
+        let mut bench = Bench::new(site(), &[("a.png", "picture"), ("empty", "")]);
+        let entry = bench.look("/a.png");
+        assert_eq!(bench.tree.asked, ["open a.png", "read a.png"]);
+        let form = file(&entry).identity();
+        assert_eq!((bytes(form), form.length), (Some(b"picture".as_slice()), 7));
+        assert_eq!(
+            String::from_utf8_lossy(&form.fields[..form.length_end]),
+            "Content-Type: image/png\r\nContent-Length: 7\r\n"
+        );
+        bench.clock.now += Duration::from_secs(5);
+        let again = bench.again("/a.png", Some(&entry));
+        assert_eq!(bench.tree.asked, ["open a.png"]);
+        assert!(Rc::ptr_eq(&entry, &again) && entry.checked.get() == bench.clock.now);
+
+        bench.tree.put("a.png", "another");
+        let changed = bench.again("/a.png", Some(&entry));
+        assert_eq!(bytes(file(&changed).identity()), Some(b"another".as_slice()));
+        bench.tree.remove("a.png");
+        assert!(matches!(bench.again("/a.png", Some(&changed)).target, Target::Refused(404)));
+        let entry = bench.look("/empty");
+        assert_eq!(bytes(file(&entry).identity()), Some(b"".as_slice()));
+        assert_eq!(bench.tree.asked, ["open empty"]);
+    }
+
+    #[test]
+    fn a_young_file_is_read_again() {
+        let mut bench = Bench::new(site(), &[("a.png", "one")]);
+        bench.tree.facts_mut("a.png").changed = Stamp { seconds: 1_999_999, nanoseconds: 0 };
+        let entry = bench.look("/a.png");
+        assert!(!file(&entry).identity().settled);
+        let again = bench.again("/a.png", Some(&entry));
+        assert_eq!(bench.tree.asked, ["open a.png", "read a.png"]);
+        bench.clock.wall += Duration::from_secs(3);
+        let settled = bench.again("/a.png", Some(&again));
+        assert!(file(&settled).identity().settled);
+        assert_eq!(file(&settled).identity().etag, file(&entry).identity().etag, "the same contents");
+    }
+
+    #[test]
+    fn large_files_stay_files_and_small_ones_when_memory_is_short() {
+        let large = "x".repeat(1001);
+        let mut bench = Bench::new(site(), &[("l.iso", &large), ("s.png", "small")]);
+        let entry = bench.look("/l.iso");
+        assert_eq!(bench.tree.asked, ["open l.iso"]);
+        let form = file(&entry).identity();
+        assert_eq!((bytes(form), form.length), (None, 1001));
+        assert!(Rc::ptr_eq(&bench.again("/l.iso", Some(&entry)), &entry));
+        let huge = Facts { size: 5 << 32, ..facts() };
+        bench.tree.put_node("huge", Node::File(Vec::new(), huge));
+        assert_eq!(file(&bench.look("/huge")).identity().length, 5 << 32);
+
+        let all = bench.memory.budget.reserve(1 << 20).expect("all memory");
+        let entry = bench.look("/s.png");
+        assert_eq!(bytes(file(&entry).identity()), None);
+        assert!(Rc::ptr_eq(&bench.again("/s.png", Some(&entry)), &entry));
+        drop(all);
+        let entry = bench.again("/s.png", Some(&entry));
+        assert_eq!(bytes(file(&entry).identity()), Some(b"small".as_slice()), "there is memory again");
+    }
+
+    #[test]
+    fn a_file_that_changes_while_it_is_read_is_read_again_and_never_mixed() {
+        let mut bench = Bench::new(site(), &[("a.png", "before")]);
+        bench.tree.after_read = Some(|tree, path| {
+            tree.after_read = None;
+            tree.put(path, "after!");
+        });
+        let entry = bench.look("/a.png");
+        assert_eq!(bytes(file(&entry).identity()), Some(b"after!".as_slice()));
+        assert!(entry.lasting);
+
+        bench.tree.after_read = Some(|tree, path| tree.facts_mut(path).size += 1);
+        let entry = bench.look("/a.png");
+        assert_eq!(bytes(file(&entry).identity()), None, "sent from the file as it grows");
+        assert!(!entry.lasting);
+        assert_eq!(bench.tree.asked.len(), 2 * usize::from(TRIES));
+    }
+
+    #[test]
+    fn sidecars_are_taken_when_they_help() {
+        let source = "let x = 1;".repeat(9);
+        let mut bench = Bench::new(
+            site(),
+            &[
+                ("a.js", &source),
+                ("a.js.br", "br"),
+                ("a.js.gz", "gzip"),
+                ("a.js.zst", &source),
+                ("b.zip", "z"),
+            ],
+        );
+        let entry = bench.look("/a.js");
+        let codings: Vec<_> = file(&entry).representations.iter().map(|form| form.coding).collect();
+        assert_eq!(codings, [None, Some(Coding::Brotli), Some(Coding::Gzip)], "zstd is not smaller");
+        for form in &file(&entry).representations {
+            assert!(String::from_utf8_lossy(&form.fields).contains("Vary: Accept-Encoding\r\n"));
+            assert!(String::from_utf8_lossy(&form.fields_not_modified).contains("Vary: Accept-Encoding\r\n"));
+        }
+        assert_ne!(file(&entry).representations[0].etag, file(&entry).representations[1].etag);
+        assert!(Rc::ptr_eq(&bench.again("/a.js", Some(&entry)), &entry), "nothing changed");
+        assert!(!bench.tree.asked.iter().any(|asked| asked.starts_with("read")));
+
+        bench.tree.facts_mut("a.js.br").modified.seconds -= 1;
+        let entry = bench.again("/a.js", Some(&entry));
+        let codings: Vec<_> = file(&entry).representations.iter().map(|form| form.coding).collect();
+        assert_eq!(codings, [None, Some(Coding::Gzip)], "older than its source");
+        bench.tree.remove("a.js.gz");
+        let entry = bench.again("/a.js", Some(&entry));
+        assert!(!String::from_utf8_lossy(&file(&entry).identity().fields).contains("Vary"));
+        bench.look("/b.zip");
+        assert_eq!(bench.tree.asked, ["open b.zip", "read b.zip"], "what is compressed has no sidecars");
+    }
+
+    #[test]
+    fn an_index_that_comes_later_is_seen() {
+        let two = config::Site { index: vec!["index.html".into(), "index.htm".into()], ..site() };
+        let mut bench = Bench::new(two, &[("d/index.htm", "old")]);
+        let entry = bench.look("/d/");
+        assert_eq!(file(&entry).path.as_deref(), Some(b"/d/index.htm".as_slice()));
+        bench.tree.put("d/index.html", "new");
+        let entry = bench.again("/d/", Some(&entry));
+        assert_eq!(file(&entry).path.as_deref(), Some(b"/d/index.html".as_slice()));
     }
 }

@@ -14,9 +14,14 @@
 //!
 //! Pure: descriptors are held, never used; time comes as a value.
 
+mod answer;
+pub mod auth;
 pub mod cache;
+pub mod decide;
 pub mod entry;
+pub mod errors;
 pub mod glob;
+pub mod listing;
 pub mod lookup;
 pub mod represent;
 pub mod route;
@@ -34,6 +39,8 @@ use crate::ring::Clock;
 use crate::sys::bytes::Bytes;
 use crate::sys::fds::Descriptor;
 use crate::sys::file::Facts;
+use answer::Asked;
+use auth::Verdicts;
 use cache::{Budget, Cache};
 use entry::{Coding, Entry, SiteId};
 use lookup::Lookup;
@@ -58,6 +65,14 @@ pub struct Plan {
     pub body: PlanBody,
     /// The content coding chosen, for the log.
     pub coding: Option<Coding>,
+}
+
+impl Plan {
+    /// A status and nothing else.
+    pub fn empty(status: u16) -> Self {
+        let (prepared, site, coding) = (None, None, None);
+        Self { status, prepared, extra: Vec::new(), site, body: PlanBody::Empty, coding }
+    }
 }
 
 /// The bytes of a response's content.
@@ -136,6 +151,9 @@ pub struct Files {
     sites: Sites,
     memory: lookup::Memory,
     cache: Cache,
+    verdicts: Verdicts,
+    /// Paths are decoded in here.
+    path: Vec<u8>,
 }
 
 impl Files {
@@ -148,6 +166,8 @@ impl Files {
             sites: Sites::new(&config.sites),
             memory: lookup::Memory { budget: Rc::clone(&budget), file_max: config.cache.max_file },
             cache: Cache::new(budget, config.cache.revalidate, share.descriptors, seed),
+            verdicts: Verdicts::new(&secret),
+            path: Vec::new(),
         }
     }
 
@@ -160,8 +180,10 @@ impl Files {
         clock: Clock,
         found: &[(Question, Rc<Entry>)],
     ) -> Answer {
-        let _ = (request, peer, clock, found);
-        todo!()
+        let mut path = std::mem::take(&mut self.path);
+        let answer = answer::answer(self, &Asked { request, peer, clock, found }, &mut path);
+        self.path = path;
+        answer
     }
 
     /// The machine that finds out what a question asks.
@@ -183,8 +205,7 @@ impl Files {
 
     /// Takes the verdict on a credential.
     pub fn verified(&mut self, key: [u8; 32], right: bool, clock: Clock) {
-        let _ = (key, right, clock);
-        todo!()
+        self.verdicts.note(key, right, clock.now);
     }
 
     /// What the cache holds and did.

@@ -2,13 +2,13 @@
 //! look at a file and not per request.
 
 use std::rc::Rc;
-use std::time::{Duration, UNIX_EPOCH};
 
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::entry::{Body, Coding, File, Representation};
 use super::route::Site;
 use super::rules::{Headers, push_field};
+use crate::http::{date, media_types};
 use crate::sys::file::Facts;
 
 /// One form of a file, before it is known which others there are.
@@ -60,8 +60,28 @@ fn etag(facts: &Facts, body: &Body) -> Box<str> {
 
 /// Whether a file of that name is worth compressing, and so might have sidecars.
 pub fn is_compressible(path: &[u8]) -> bool {
-    media_types::is_compressible(media_types::of(path))
+    let media_type = media_types::of(path);
+    // Text says its charset, whatever its type is called.
+    media_type.ends_with("; charset=utf-8")
+        || media_type.starts_with("text/")
+        || ["+json", "+xml"].iter().any(|suffix| media_type.ends_with(suffix))
+        || COMPRESSIBLE.contains(&&*media_type)
 }
+
+/// What compresses well besides text: code, vectors and uncompressed pictures and fonts.
+const COMPRESSIBLE: [&str; 11] = [
+    "application/wasm",
+    "application/toml",
+    "application/yaml",
+    "application/vnd.ms-fontobject",
+    "application/x-javascript",
+    "font/otf",
+    "font/ttf",
+    "image/bmp",
+    "image/svg+xml",
+    "image/vnd.microsoft.icon",
+    "model/gltf-binary",
+];
 
 /// Puts the forms of a file together. `asked` is the path of the request, `own_path` that of the
 /// file where it is another; the first piece is the file itself; `now` is in seconds since 1970.
@@ -72,7 +92,8 @@ pub fn file(site: &Site, asked: &[u8], own_path: Option<&[u8]>, pieces: Vec<Piec
     let path = own_path.unwrap_or(asked);
     let headers = site.rules.headers(asked).or_else(|| site.rules.headers(path));
     let own_type = headers.and_then(|headers| headers.content_type.as_deref());
-    let content_type = own_type.unwrap_or(media_types::of(path));
+    let guessed = media_types::of(path);
+    let content_type = own_type.unwrap_or(&guessed);
     let vary = vary(headers, pieces.len() > 1);
     let modified = pieces.first().map_or(0, |piece| piece.facts.modified.seconds);
     let representations = pieces
@@ -119,9 +140,8 @@ fn represent(
     }
     push_field(&mut fields, "ETag", etag.as_bytes());
     // Before 1970 a date can be written, but some clients cannot read it, and the tag is there.
-    if let Ok(since) = u64::try_from(last_modified) {
-        let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(since));
-        push_field(&mut fields, "Last-Modified", date.as_bytes());
+    if last_modified >= 0 {
+        push_field(&mut fields, "Last-Modified", &date::format(last_modified));
     }
     fields.extend_from_slice(b"Accept-Ranges: bytes\r\n");
 
@@ -151,13 +171,3 @@ fn represent(
     }
 }
 
-mod media_types {
-    pub fn of(path: &[u8]) -> &'static str {
-        let text = std::str::from_utf8(path).unwrap_or("");
-        mime_guess::from_path(text).first_raw().unwrap_or("application/octet-stream")
-    }
-
-    pub fn is_compressible(media_type: &str) -> bool {
-        media_type.starts_with("text/") || media_type.contains("javascript") || media_type.contains("json")
-    }
-}

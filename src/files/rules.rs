@@ -8,6 +8,7 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 
 use super::glob::Glob;
 use crate::config::{self, Auth, Redirect};
+use crate::http::target::encode_path;
 
 /// Fields that say how a message is cut or sent; a rule cannot set them.
 const NOT_SETTABLE: [&str; 7] = [
@@ -19,26 +20,6 @@ const NOT_SETTABLE: [&str; 7] = [
     "Transfer-Encoding",
     "Upgrade",
 ];
-
-/// What must be encoded in a path (RFC 3986 section 3.3); what is left is `pchar` and the slash.
-/// A colon is encoded too: at the start of a relative reference it would end a scheme.
-const IN_PATH: &AsciiSet = &CONTROLS
-    .add(b' ')
-    .add(b'"')
-    .add(b'#')
-    .add(b'%')
-    .add(b':')
-    .add(b'<')
-    .add(b'>')
-    .add(b'?')
-    .add(b'[')
-    .add(b'\\')
-    .add(b']')
-    .add(b'^')
-    .add(b'`')
-    .add(b'{')
-    .add(b'|')
-    .add(b'}');
 
 /// What must be encoded in a query that is as the client sent it: percent signs stay.
 const IN_QUERY: &AsciiSet = &CONTROLS
@@ -192,7 +173,7 @@ pub fn location(template: &str, path: &[u8], query: Option<&[u8]>, host: &[u8]) 
 
 /// Appends a decoded path, encoded.
 pub fn push_path(into: &mut Vec<u8>, path: &[u8]) {
-    percent_encode(path, IN_PATH).for_each(|piece| into.extend_from_slice(piece.as_bytes()));
+    encode_path(path).for_each(|piece| into.extend_from_slice(piece.as_bytes()));
 }
 
 /// Appends a query as a client sent it, with what may not stand in a URL encoded.

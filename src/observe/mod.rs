@@ -1,1 +1,4 @@
-//! (to come)
+//! What the program says of itself: diagnostics, access log lines, counters, status.
+
+pub mod access_log;
+pub mod names;
