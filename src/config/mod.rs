@@ -75,7 +75,7 @@ impl Environment {
     pub fn of_this_process() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
-            root: crate::sys::process::is_root(),
+            root: crate::sys::user::is_root(),
             cores: u32::try_from(cores).unwrap_or(u32::MAX),
             runtime_dir: std::env::var_os("XDG_RUNTIME_DIR")
                 .map(PathBuf::from)
