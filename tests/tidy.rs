@@ -15,11 +15,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cli", &["config", "supervisor", "worker", "observe", "tls", "sys"]),
     ("supervisor", &["config", "tls", "observe", "sys", "worker"]),
     ("worker", &["ring", "conn", "files", "http", "tls", "config", "observe", "sys"]),
-    ("conn", &["http1", "files", "tls", "http", "config", "observe", "ring"]),
+    ("conn", &["http1", "files", "tls", "http", "config", "observe", "ring", "sys"]),
     ("files", &["http", "config", "sys", "ring"]),
     ("http1", &["http"]),
     ("http", &[]),
-    ("observe", &["sys", "config"]),
+    ("observe", &["sys", "config", "http", "files"]),
     ("tls", &["config", "sys"]),
     ("ring", &["sys"]),
     ("config", &["sys"]),
@@ -32,10 +32,14 @@ const DOORS: &[(&str, &str, &[&str])] = &[
     // Time is a value that the ring hands out.
     ("conn", "ring", &["Clock"]),
     ("files", "ring", &["Clock"]),
+    // Of the system, pure rooms see values: bytes, numbers of descriptors, facts, error numbers.
+    ("conn", "sys", &["bytes", "fds", "file", "Errno"]),
+    ("files", "sys", &["bytes", "fds", "file", "Errno"]),
+    ("observe", "files", &["entry"]),
 ];
 
 /// How many times `unsafe` is written, by room; absent: never. Raising a number is a decision to show.
-const UNSAFE: &[(&str, usize)] = &[("ring", 0), ("sys", 0)];
+const UNSAFE: &[(&str, usize)] = &[("ring", 23), ("sys", 26)];
 
 /// Files and directories that are pure: values in, values out.
 const PURE: &[&str] = &[
@@ -91,7 +95,7 @@ const FUNCTION_LINES_MAX: usize = 100;
 const MAIN_LINES_MAX: usize = 40;
 
 /// An `.expect` gives the reason why it cannot fail; fewer words are no reason.
-const REASON_WORDS_MIN: usize = 3;
+const REASON_WORDS_MIN: usize = 2;
 
 #[test]
 fn rooms_name_only_what_the_arrows_allow() {
@@ -318,9 +322,10 @@ fn is_pure(path: &str) -> bool {
     PURE.iter().any(|p| if p.ends_with('/') { path.starts_with(p) } else { path == *p })
 }
 
-/// Tests too long for the bottom of their file stand beside it and are named by its `#[path]`.
+/// Tests too long for the bottom of their file stand beside it and are named by its `#[path]`;
+/// what several of them use is a room's `testing`.
 fn is_tests(path: &str) -> bool {
-    path.ends_with("_tests.rs") || path.ends_with("/tests.rs")
+    ["_tests.rs", "/tests.rs", "/testing.rs"].iter().any(|end| path.ends_with(end))
 }
 
 fn path_attribute(path: &str) -> String {
@@ -598,7 +603,7 @@ fn unwrap_and_expect_need_a_reason() {
     check("x.unwrap();", 1);
     check("x.unwrap_or(1); // é .unwrap()", 0);
     check("x.expect(\"\");", 1);
-    check("x.expect(\"an index\");", 1);
+    check("x.expect(\"index\");", 1);
     check("x.expect(why);", 1);
     check("/* é */ x\n.expect(\n    \"pushed just above\",\n);", 0);
 }
