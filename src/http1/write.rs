@@ -94,13 +94,13 @@ mod tests {
     #[test]
     fn heads_are_the_pieces_in_order() {
         let mut out = b"before".to_vec();
-        head(&mut out, 200, b"Date: d\r\n", b"ETag: e\r\n", b"", ConnectionField::None);
+        head(&mut out, 200, [b"Date: d\r\n", b"ETag: e\r\n", b"", b""], ConnectionField::None);
         assert_eq!(out, b"beforeHTTP/1.1 200 OK\r\nDate: d\r\nETag: e\r\n\r\n");
         out.clear();
-        head(&mut out, 404, b"Date: d\r\n", b"", b"A: b\r\n", ConnectionField::Close);
+        head(&mut out, 404, [b"Date: d\r\n", b"", b"A: b\r\n", b""], ConnectionField::Close);
         assert_eq!(out, b"HTTP/1.1 404 Not Found\r\nDate: d\r\nA: b\r\nConnection: close\r\n\r\n");
         out.clear();
-        head(&mut out, 799, b"", b"", b"", ConnectionField::KeepAlive);
+        head(&mut out, 799, [b""; 4], ConnectionField::KeepAlive);
         assert_eq!(out, b"HTTP/1.1 799 \r\nConnection: keep-alive\r\n\r\n");
     }
 
@@ -108,7 +108,7 @@ mod tests {
     fn every_head_parses() {
         for status in 100..1000 {
             let mut out = Vec::new();
-            head(&mut out, status, b"Date: d\r\n", b"A: b\r\n", b"C: d\r\n", ConnectionField::Close);
+            head(&mut out, status, [b"Date: d\r\n", b"A: b\r\n", b"C: d\r\n", b""], ConnectionField::Close);
             let mut fields = [httparse::EMPTY_HEADER; 8];
             let mut response = httparse::Response::new(&mut fields);
             assert_eq!(response.parse(&out), Ok(httparse::Status::Complete(out.len())), "{status}");
