@@ -36,7 +36,8 @@ impl BadPath {
 }
 
 /// Decodes a path as sent, merges slashes and resolves dot segments, in this order: `//` separates like
-/// `/`, and `%2e` is a dot. A path that needs none of it is handed back as it is, else the result is in `buffer`.
+/// `/`, and `%2e` is a dot. A path that needs none of it is handed back as it is, else the result is in
+/// `buffer`.
 pub fn normalise<'a>(path: &'a [u8], buffer: &'a mut Vec<u8>) -> Result<&'a [u8], BadPath> {
     if path.first() != Some(&b'/') {
         return Err(BadPath::Relative);

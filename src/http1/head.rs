@@ -235,12 +235,13 @@ fn without_scheme(text: &[u8]) -> Option<&[u8]> {
     })
 }
 
-/// Bytes of a name beyond which the faster way is not tried, so that it does not search a whole body for a colon.
+/// Bytes of a name beyond which the faster way is not tried, so that it does not search a whole body for
+/// a colon.
 const PLAIN_NAME_MAX: usize = 64;
 
-/// What a complete field line says, and the text behind it, if nothing about the line is wrong or unusual; what
-/// is not taken here is left to [`field_line`], which says what is wrong. This way a line is gone over once,
-/// many bytes at a time, and a known name is also known to be a token.
+/// What a complete field line says, and the text behind it, if nothing about the line is wrong or unusual;
+/// what is not taken here is left to [`field_line`], which says what is wrong. This way a line is gone over
+/// once, many bytes at a time, and a known name is also known to be a token.
 #[inline]
 fn plain_field_line(text: &[u8]) -> Option<(Option<Known>, &[u8], &[u8])> {
     if text.first() == Some(&b'\r') {
