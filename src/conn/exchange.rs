@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::files::entry::{Coding, Entry};
 use crate::files::Question;
+use crate::files::entry::{Coding, Entry};
 use crate::http::request::Version;
 use crate::observe::access_log::Record;
 

@@ -118,7 +118,14 @@ impl Connection {
         };
         let connection = ConnectionField::telling(version, persistence);
         let head = self.outgoing.head(scope.buffers);
-        write::head(head, plan.status, scope.common, plan.prepared.as_deref().unwrap_or_default(), &plan.extra, connection);
+        write::head(
+            head,
+            plan.status,
+            scope.common,
+            plan.prepared.as_deref().unwrap_or_default(),
+            &plan.extra,
+            connection,
+        );
         scope.counters.add(Counter::Requests, 1);
         scope.counters.add(class(plan.status), 1);
         let bytes = outgoing::length(&plan.body);

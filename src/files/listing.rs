@@ -80,6 +80,16 @@ impl Order {
     }
 }
 
+/// Leaves out what is never served and, unless the site serves them, hidden names.
+pub fn keep_visible(names: &mut Vec<Name>, hidden: bool, in_root: bool) {
+    names.retain(|name| {
+        let is_hidden = name.name.starts_with(b".") && !(in_root && name.name == b".well-known");
+        let is_served = name.facts.is_some_and(|facts| facts.kind != Kind::Special);
+        is_served && (hidden || !is_hidden) && name.name != b"." && name.name != b".."
+    });
+    names.shrink_to_fit();
+}
+
 /// The page.
 pub fn html(path: &[u8], listing: &Listing, order: Order) -> Vec<u8> {
     let names = sorted(listing, order);

@@ -191,7 +191,12 @@ impl<R: Ring> Worker<R> {
     }
 
     fn wakes_at(&mut self) -> Option<Instant> {
-        let times = [self.timers.next(), self.listening.resumes_at(), self.log.flushes_at(), self.retirement.wakes_at()];
+        let times = [
+            self.timers.next(),
+            self.listening.resumes_at(),
+            self.log.flushes_at(),
+            self.retirement.wakes_at(),
+        ];
         times.into_iter().flatten().min()
     }
 
