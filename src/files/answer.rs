@@ -123,7 +123,7 @@ fn respond(files: &mut Files, asked: &Asked<'_>, site: &Site, path: &mut Vec<u8>
     let entry = entry(files, asked, site, path)?;
     match &entry.target {
         Target::File(file) => serve(files, asked, site, file),
-        Target::Listing(listing) => Ok(list(asked.request, site, path, query, listing)),
+        Target::Listing(listing) => Ok(list(files, asked.request, site, path, query, listing)),
         Target::Directory => Ok(with_rule_fields(site, path, to_directory(path, query), None)),
         Target::Refused(404) => fall_back(files, asked, site),
         Target::Refused(status) => Err(refused_entry(*status)),
@@ -265,17 +265,22 @@ fn with_rule_fields(site: &Site, path: &[u8], mut plan: Plan, vary: Option<&str>
     plan
 }
 
-fn list(request: &Request<'_>, site: &Site, path: &[u8], query: Option<&[u8]>, names: &Listing) -> Plan {
-    let order = listing::Order::of(query);
-    let (content_type, text) = if prefers_json(&request.fields) {
-        ("application/json", listing::json(path, names, order))
-    } else {
-        ("text/html; charset=utf-8", listing::html(path, names, order))
-    };
+fn list(
+    files: &Files,
+    request: &Request<'_>,
+    site: &Site,
+    path: &[u8],
+    query: Option<&[u8]>,
+    names: &Listing,
+) -> Plan {
+    let form = listing::Form { json: prefers_json(&request.fields), order: listing::Order::of(query) };
+    let content_type = if form.json { "application/json" } else { "text/html; charset=utf-8" };
+    let bytes = names.rendered(form, &files.memory.budget.gauge, || listing::render(path, names, form));
+    let length = bytes.len();
     let mut extra = Vec::with_capacity(128);
     push_field(&mut extra, "Content-Type", content_type.as_bytes());
-    push_field(&mut extra, "Content-Length", itoa::Buffer::new().format(text.len()).as_bytes());
-    let plan = Plan { extra, body: PlanBody::Text(text), ..Plan::empty(200) };
+    push_field(&mut extra, "Content-Length", itoa::Buffer::new().format(length).as_bytes());
+    let plan = Plan { extra, body: PlanBody::Memory(bytes, 0..length), ..Plan::empty(200) };
     with_rule_fields(site, path, plan, Some("Accept"))
 }
 

@@ -404,8 +404,8 @@ impl Lookup {
     }
 
     fn listed(&mut self, mut names: Vec<Name>, truncated: bool) -> Step {
-        listing::keep_visible(&mut names, self.site.hidden, self.path == b"/");
-        self.finish(Target::Listing(Listing { names, truncated }))
+        listing::arrange(&mut names, self.site.hidden, self.path == b"/");
+        self.finish(Target::Listing(Listing::new(names, truncated)))
     }
 
     fn refuse(&mut self, status: u16) -> Step {
