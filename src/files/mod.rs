@@ -20,7 +20,6 @@ pub mod cache;
 pub mod decide;
 pub mod entry;
 pub mod errors;
-pub mod glob;
 pub mod listing;
 pub mod lookup;
 pub mod represent;

@@ -37,15 +37,9 @@ impl ConnectionField {
     }
 }
 
-/// Appends a head. `common`, `prepared` and `extra` are complete field lines, each ended by CRLF.
-pub fn head(
-    out: &mut Vec<u8>,
-    status: u16,
-    common: &[u8],
-    prepared: &[u8],
-    extra: &[u8],
-    connection: ConnectionField,
-) {
+/// Appends a head. Each of `fields` holds complete field lines, each ended by CRLF; nothing that
+/// depends on the connection is among them.
+pub fn head(out: &mut Vec<u8>, status: u16, fields: [&[u8]; 4], connection: ConnectionField) {
     let made;
     let status_line = match status_line(status) {
         Some(line) => line,
@@ -54,8 +48,9 @@ pub fn head(
             &made
         }
     };
-    let pieces = [status_line, common, prepared, extra, connection.line(), b"\r\n"];
-    debug_assert!(pieces[1..5].iter().all(|piece| piece.is_empty() || piece.ends_with(b"\r\n")));
+    debug_assert!(fields.iter().all(|lines| lines.is_empty() || lines.ends_with(b"\r\n")));
+    let [first, second, third, fourth] = fields;
+    let pieces = [status_line, first, second, third, fourth, connection.line(), b"\r\n"];
     out.reserve(pieces.iter().map(|piece| piece.len()).sum());
     for piece in pieces {
         out.extend_from_slice(piece);
@@ -99,13 +94,13 @@ mod tests {
     #[test]
     fn heads_are_the_pieces_in_order() {
         let mut out = b"before".to_vec();
-        head(&mut out, 200, b"Date: d\r\n", b"ETag: e\r\n", b"", ConnectionField::None);
+        head(&mut out, 200, [b"Date: d\r\n", b"ETag: e\r\n", b"", b""], ConnectionField::None);
         assert_eq!(out, b"beforeHTTP/1.1 200 OK\r\nDate: d\r\nETag: e\r\n\r\n");
         out.clear();
-        head(&mut out, 404, b"Date: d\r\n", b"", b"A: b\r\n", ConnectionField::Close);
+        head(&mut out, 404, [b"Date: d\r\n", b"", b"A: b\r\n", b""], ConnectionField::Close);
         assert_eq!(out, b"HTTP/1.1 404 Not Found\r\nDate: d\r\nA: b\r\nConnection: close\r\n\r\n");
         out.clear();
-        head(&mut out, 799, b"", b"", b"", ConnectionField::KeepAlive);
+        head(&mut out, 799, [b""; 4], ConnectionField::KeepAlive);
         assert_eq!(out, b"HTTP/1.1 799 \r\nConnection: keep-alive\r\n\r\n");
     }
 
@@ -113,7 +108,7 @@ mod tests {
     fn every_head_parses() {
         for status in 100..1000 {
             let mut out = Vec::new();
-            head(&mut out, status, b"Date: d\r\n", b"A: b\r\n", b"C: d\r\n", ConnectionField::Close);
+            head(&mut out, status, [b"Date: d\r\n", b"A: b\r\n", b"C: d\r\n", b""], ConnectionField::Close);
             let mut fields = [httparse::EMPTY_HEADER; 8];
             let mut response = httparse::Response::new(&mut fields);
             assert_eq!(response.parse(&out), Ok(httparse::Status::Complete(out.len())), "{status}");

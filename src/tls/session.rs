@@ -258,6 +258,14 @@ impl Session {
         Ok(())
     }
 
+    /// Has new keys made after that many records instead of as many as the cipher allows; TLS 1.3 in
+    /// userspace. At least 3: a key must protect its own replacement.
+    pub fn update_key_after(&mut self, records_max: u64) {
+        if let State::Established(records) = &mut self.state {
+            records.records_max = records_max.clamp(3, records.records_max);
+        }
+    }
+
     fn shake_hands(
         &mut self,
         wire: &[u8],
@@ -336,7 +344,9 @@ impl Handshake {
                     self.shown += length;
                 }
                 Step::Failed(failure) => {
-                    self.last_words(out);
+                    if !matches!(failure, Failure::PeerAlert(_)) {
+                        self.last_words(out);
+                    }
                     return Err(failure);
                 }
             }
@@ -344,15 +354,13 @@ impl Handshake {
         if self.total > HANDSHAKE_BYTES_MAX { Err(Failure::TooMuchInput) } else { Ok(false) }
     }
 
-    /// After a failure rustls may still have an alert to send.
+    /// Fetches the alert that rustls made when it failed. Everything before it had been fetched, so it
+    /// is the first thing that rustls gives. It must not be asked again: it would go on reading
+    /// the input, and asserts that it never sends a second fatal alert.
     fn last_words(&mut self, out: &mut Vec<u8>) {
-        // An alert is one record; the bound is only there so that nothing can go on for ever.
-        for _ in 0..4 {
-            match self.connection.process_tls_records(&mut []).state {
-                Ok(ConnectionState::EncodeTlsData(mut data)) => append(out, |into| data.encode(into)),
-                Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
-                _ => return,
-            }
+        let status = self.connection.process_tls_records(&mut self.input[..self.shown]);
+        if let Ok(ConnectionState::EncodeTlsData(mut data)) = status.state {
+            append(out, |into| data.encode(into));
         }
     }
 

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod records;
+
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -312,4 +314,13 @@ pub fn body(length: usize) -> Vec<u8> {
         .flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes())
         .take(length)
         .collect()
+}
+
+impl Wire {
+    /// Replaces the client by its secrets: what it would send and receive can be made by hand.
+    pub fn take_over_client(self) -> (Session, records::Tls13, records::Tls13) {
+        assert!(self.out.is_empty() && self.established.is_some());
+        let secrets = self.client.connection.dangerous_extract_secrets().unwrap();
+        (self.session, records::Tls13::new(secrets.tx), records::Tls13::new(secrets.rx))
+    }
 }
