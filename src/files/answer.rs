@@ -18,7 +18,9 @@ use super::entry::{Entry, File, Listing, Target};
 use super::errors::Refusal;
 use super::route::Site;
 use super::rules::{location, push_field, push_host, push_path, push_query};
-use super::{Answer, Credential, Files, Peer, Plan, PlanBody, Question, auth, decide, errors, listing};
+use super::{
+    Answer, Credential, Files, Peer, Plan, PlanBody, Question, auth, decide, errors, listing, represent,
+};
 use crate::http::accept::prefers_json;
 use crate::http::fields::Known;
 use crate::http::method::ALLOW;
@@ -112,7 +114,7 @@ fn respond(files: &mut Files, asked: &Asked<'_>, site: &Site, path: &mut Vec<u8>
     }
     if let Some(redirect) = site.rules.redirect(path) {
         let to = location(&redirect.to, path, query, asked.request.host);
-        return Ok(with_rule_fields(site, path, errors::redirect(redirect.status, &to)));
+        return Ok(with_rule_fields(site, path, errors::redirect(redirect.status, &to), None));
     }
     authorize(files, asked, site, path)?;
     if !site.hidden && is_hidden(path) {
@@ -121,8 +123,8 @@ fn respond(files: &mut Files, asked: &Asked<'_>, site: &Site, path: &mut Vec<u8>
     let entry = entry(files, asked, site, path)?;
     match &entry.target {
         Target::File(file) => serve(files, asked, site, file),
-        Target::Listing(listing) => Ok(list(asked.request, site, path, query, listing)),
-        Target::Directory => Ok(with_rule_fields(site, path, to_directory(path, query))),
+        Target::Listing(listing) => Ok(list(files, asked.request, site, path, query, listing)),
+        Target::Directory => Ok(with_rule_fields(site, path, to_directory(path, query), None)),
         Target::Refused(404) => fall_back(files, asked, site),
         Target::Refused(status) => Err(refused_entry(*status)),
     }
@@ -151,10 +153,7 @@ fn entry(files: &mut Files, asked: &Asked<'_>, site: &Site, path: &[u8]) -> Resu
 
 fn serve(files: &Files, asked: &Asked<'_>, site: &Site, file: &File) -> Result<Plan, Halt> {
     if let Some(path) = &file.path {
-        if !site.rules.allows(path, asked.peer.address) {
-            return Err(Halt::refused(403));
-        }
-        authorize(files, asked, site, path)?;
+        admit(files, asked, site, path)?;
     }
     Ok(decide::serve(asked.request, file, asked.clock.wall)?)
 }
@@ -162,6 +161,7 @@ fn serve(files: &Files, asked: &Asked<'_>, site: &Site, file: &File) -> Result<P
 /// A page of a single-page application, which finds out itself what the path means.
 fn fall_back(files: &mut Files, asked: &Asked<'_>, site: &Site) -> Result<Plan, Halt> {
     let Some(path) = &site.fallback else { return Err(Halt::refused(404)) };
+    admit(files, asked, site, path)?;
     let entry = entry(files, asked, site, path)?;
     match &entry.target {
         Target::File(file) => serve(files, asked, site, file),
@@ -183,6 +183,14 @@ fn error_page(
         Target::File(file) => Ok(decide::error_page(file, refusal)),
         _ => Ok(refusal.page()),
     }
+}
+
+/// Whether the client may see what another path than its own leads it to.
+fn admit(files: &Files, asked: &Asked<'_>, site: &Site, path: &[u8]) -> Result<(), Halt> {
+    if !site.rules.allows(path, asked.peer.address) {
+        return Err(Halt::refused(403));
+    }
+    authorize(files, asked, site, path)
 }
 
 fn authorize(files: &Files, asked: &Asked<'_>, site: &Site, path: &[u8]) -> Result<(), Halt> {
@@ -245,25 +253,35 @@ fn push_path_and_query(into: &mut Vec<u8>, path: &[u8], query: Option<&[u8]>) {
     }
 }
 
-fn with_rule_fields(site: &Site, path: &[u8], mut plan: Plan) -> Plan {
-    if let Some(headers) = site.rules.headers(path) {
+/// With the fields of the path's rule; `vary` is what the answer depends on by itself.
+fn with_rule_fields(site: &Site, path: &[u8], mut plan: Plan, vary: Option<&str>) -> Plan {
+    let headers = site.rules.headers(path);
+    if let Some(vary) = represent::vary(headers, vary) {
+        push_field(&mut plan.extra, "Vary", vary.as_bytes());
+    }
+    if let Some(headers) = headers {
         plan.extra.extend_from_slice(&headers.fields_without_content);
     }
     plan
 }
 
-fn list(request: &Request<'_>, site: &Site, path: &[u8], query: Option<&[u8]>, names: &Listing) -> Plan {
-    let order = listing::Order::of(query);
-    let (content_type, text) = if prefers_json(&request.fields) {
-        ("application/json", listing::json(path, names, order))
-    } else {
-        ("text/html; charset=utf-8", listing::html(path, names, order))
-    };
+fn list(
+    files: &Files,
+    request: &Request<'_>,
+    site: &Site,
+    path: &[u8],
+    query: Option<&[u8]>,
+    names: &Listing,
+) -> Plan {
+    let form = listing::Form { json: prefers_json(&request.fields), order: listing::Order::of(query) };
+    let content_type = if form.json { "application/json" } else { "text/html; charset=utf-8" };
+    let bytes = names.rendered(form, &files.memory.budget.gauge, || listing::render(path, names, form));
+    let length = bytes.len();
     let mut extra = Vec::with_capacity(128);
     push_field(&mut extra, "Content-Type", content_type.as_bytes());
-    push_field(&mut extra, "Content-Length", itoa::Buffer::new().format(text.len()).as_bytes());
-    push_field(&mut extra, "Vary", b"Accept");
-    with_rule_fields(site, path, Plan { extra, body: PlanBody::Text(text), ..Plan::empty(200) })
+    push_field(&mut extra, "Content-Length", itoa::Buffer::new().format(length).as_bytes());
+    let plan = Plan { extra, body: PlanBody::Memory(bytes, 0..length), ..Plan::empty(200) };
+    with_rule_fields(site, path, plan, Some("Accept"))
 }
 
 #[cfg(test)]
@@ -478,11 +496,14 @@ mod tests {
 
     #[test]
     fn listings_come_in_the_form_asked_for() {
-        let rules = vec![config::Rule { headers: vec![("X-L".into(), "1".into())], ..rule("/e/") }];
+        let rules = vec![config::Rule {
+            headers: vec![("X-L".into(), "1".into()), ("vary".into(), "Origin".into())],
+            ..rule("/e/")
+        }];
         let mut bench = Bench::new(config::Site { listing: true, rules, ..site() }, &TREE);
         let page = bench.get("/e/?sort=size&order=desc", "Accept: text/html\r\n");
         assert!(page.content.contains("<a href=\"b%20c.txt\">b c.txt</a>"), "{}", page.content);
-        assert_eq!((page.field("Vary"), page.field("X-L")), ("Accept", "1"));
+        assert_eq!((page.field("Vary"), page.field("X-L")), ("Accept, Origin", "1"));
         let json = bench.get("/e/", "Accept: application/json\r\n");
         assert_eq!(json.field("Content-Type"), "application/json");
         assert!(json.content.starts_with("{\"path\":\"/e/\""), "{}", json.content);

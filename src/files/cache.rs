@@ -559,7 +559,7 @@ mod tests {
         });
         bench.insert("/page", &passing);
         assert!(!bench.has("/page"), "what does not last takes the place of what did, and is not kept");
-        let listing = bench.entry(Target::Listing(Listing { names: Vec::new(), truncated: false }));
+        let listing = bench.entry(Target::Listing(Listing::new(Vec::new(), false)));
         bench.insert("/scan/d/", &listing);
         assert!(bench.has("/scan/d/"));
     }

@@ -1,10 +1,11 @@
 //! What a path leads to, decided once when it is looked up, and ready to be sent.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Instant;
 
-use crate::sys::bytes::Bytes;
+use super::listing::Form;
+use crate::sys::bytes::{Bytes, Gauge};
 use crate::sys::fds::Descriptor;
 use crate::sys::file::{Facts, Name};
 
@@ -135,12 +136,33 @@ pub enum Body {
     File(Rc<Descriptor>),
 }
 
-/// What a directory holds. Rendered for each request, because the order and the form are the
-/// client's choice.
+/// What a directory holds. Rendered when it is asked for, because the order and the form are the
+/// client's choice; kept as it was rendered last, because the next client mostly chooses the same.
 #[derive(Debug)]
 pub struct Listing {
-    /// The names that may be seen: no hidden ones, nothing that is never served.
+    /// The names that may be seen: no hidden ones, nothing that is never served. In order.
     pub names: Vec<Name>,
     /// Whether there were more than are kept.
     pub truncated: bool,
+    rendered: RefCell<Option<(Form, Bytes)>>,
+}
+
+impl Listing {
+    /// Of names put in order by [`super::listing::arrange`].
+    pub fn new(names: Vec<Name>, truncated: bool) -> Self {
+        Self { names, truncated, rendered: RefCell::new(None) }
+    }
+
+    /// The listing in a form, as it is or rendered by `render`.
+    pub fn rendered(&self, form: Form, gauge: &Gauge, render: impl FnOnce() -> Vec<u8>) -> Bytes {
+        let mut rendered = self.rendered.borrow_mut();
+        match &*rendered {
+            Some((own, bytes)) if *own == form => bytes.clone(),
+            _ => {
+                let bytes = Bytes::new(render(), gauge);
+                *rendered = Some((form, bytes.clone()));
+                bytes
+            }
+        }
+    }
 }

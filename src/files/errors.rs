@@ -1,4 +1,5 @@
-//! Answers of our own: pages for errors and redirects. Small enough to read as source.
+//! Answers of our own: pages for errors and redirects, small enough to read as source; and what the
+//! system's refusals mean to a client.
 //!
 //! Nothing in a page comes from the request but what is escaped here, and nothing tells what the
 //! server is or where its files lie.
@@ -6,6 +7,7 @@
 use super::rules::push_field;
 use super::{Plan, PlanBody};
 use crate::http::status::reason;
+use crate::sys::Errno;
 
 /// Ends `<style>`, so that a page costs one packet. Light or dark as the reader's system is.
 const STYLE: &str = ":root{color-scheme:light dark}\
@@ -121,6 +123,27 @@ fn usual(status: u16) -> &'static str {
         503 => "The server is busy; please try again.",
         505 => "This server speaks HTTP/1.0 and HTTP/1.1.",
         _ => "The request could not be answered.",
+    }
+}
+
+/// What a refusal to open or read means to the client.
+pub fn status_of(errno: Errno) -> u16 {
+    match errno {
+        Errno::ACCESS | Errno::PERM => 403,
+        // XDEV and LOOP: a symlink that the site does not follow. NXIO: a socket. INVAL: a name
+        // that the file system cannot hold.
+        Errno::NOENT
+        | Errno::NOTDIR
+        | Errno::ISDIR
+        | Errno::XDEV
+        | Errno::LOOP
+        | Errno::NAMETOOLONG
+        | Errno::NXIO
+        | Errno::NODEV
+        | Errno::INVAL
+        | Errno::ILSEQ => 404,
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS | Errno::AGAIN | Errno::INTR => 503,
+        _ => 500,
     }
 }
 

@@ -1,7 +1,5 @@
 //! A directory as a page or as JSON, in the order the client wants.
 
-use std::cmp::Ordering;
-
 use serde::Serialize;
 
 use super::entry::Listing;
@@ -17,10 +15,19 @@ h1{font-size:1.25rem;font-weight:600;overflow-wrap:anywhere}\
 a{text-decoration:none}a:hover{text-decoration:underline}\
 table{border-collapse:collapse;width:100%}\
 th,td{padding:.35rem .5rem;text-align:left;border-bottom:1px solid #8884}\
-th{font-weight:600}td:first-child{overflow-wrap:anywhere}\
-.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}\
+th{font-weight:600}th a,h1 a{color:inherit}td:first-child{width:70%;overflow-wrap:anywhere}\
+.n{padding-left:1.5rem;text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}\
 tbody tr:hover{background:#8881}p{opacity:.7}\
 @media(max-width:36rem){.d{display:none}body{margin:1rem auto}}";
+
+/// What a client chose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Form {
+    /// For programs rather than people.
+    pub json: bool,
+    /// The order.
+    pub order: Order,
+}
 
 /// In what order names stand. Directories always come first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,25 +70,36 @@ impl Order {
         }
         order
     }
+}
 
-    fn compare(self, a: &Name, b: &Name) -> Ordering {
-        let by_name = || {
-            let a_lower = a.name.iter().map(u8::to_ascii_lowercase);
-            a_lower.cmp(b.name.iter().map(u8::to_ascii_lowercase)).then_with(|| a.name.cmp(&b.name))
-        };
-        let by_key = match self.key {
-            Key::Name => by_name(),
-            Key::Size if is_directory(a) => by_name(),
-            Key::Size => size(a).cmp(&size(b)).then_with(by_name),
-            Key::Date => modified(a).cmp(&modified(b)).then_with(by_name),
-        };
-        let by_key = if self.descending { by_key.reverse() } else { by_key };
-        is_directory(b).cmp(&is_directory(a)).then(by_key)
+/// Leaves out what is never served and, unless the site serves them, hidden names; and puts the rest
+/// in order: directories, then files, by name without regard to case. Done once, so that other orders
+/// are a stable sort by number.
+pub fn arrange(names: &mut Vec<Name>, hidden: bool, in_root: bool) {
+    names.retain(|name| {
+        let is_hidden = name.name.starts_with(b".") && !(in_root && name.name == b".well-known");
+        let is_served = name.facts.is_some_and(|facts| facts.kind != Kind::Special);
+        is_served && (hidden || !is_hidden) && name.name != b"." && name.name != b".."
+    });
+    names.shrink_to_fit();
+    names.sort_unstable_by(|a, b| {
+        let lower = |byte: &u8| byte.to_ascii_lowercase();
+        let by_case = || a.name.cmp(&b.name);
+        let by_name = || a.name.iter().map(lower).cmp(b.name.iter().map(lower)).then_with(by_case);
+        is_directory(b).cmp(&is_directory(a)).then_with(by_name)
+    });
+}
+
+/// A listing in the form a client chose.
+pub fn render(path: &[u8], listing: &Listing, form: Form) -> Vec<u8> {
+    match form.json {
+        true => json(path, listing, form.order),
+        false => html(path, listing, form.order),
     }
 }
 
 /// The page.
-pub fn html(path: &[u8], listing: &Listing, order: Order) -> Vec<u8> {
+fn html(path: &[u8], listing: &Listing, order: Order) -> Vec<u8> {
     let names = sorted(listing, order);
     let mut page = Vec::with_capacity(2048 + names.len() * 160);
     push(&mut page, "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n");
@@ -111,7 +129,7 @@ pub fn html(path: &[u8], listing: &Listing, order: Order) -> Vec<u8> {
 }
 
 /// The same for programs.
-pub fn json(path: &[u8], listing: &Listing, order: Order) -> Vec<u8> {
+fn json(path: &[u8], listing: &Listing, order: Order) -> Vec<u8> {
     #[derive(Serialize)]
     struct Page<'a> {
         path: std::borrow::Cow<'a, str>,
@@ -145,7 +163,21 @@ pub fn json(path: &[u8], listing: &Listing, order: Order) -> Vec<u8> {
 
 fn sorted(listing: &Listing, order: Order) -> Vec<&Name> {
     let mut names: Vec<&Name> = listing.names.iter().collect();
-    names.sort_by(|a, b| order.compare(a, b));
+    let key = |name: &&Name| match order.key {
+        Key::Name => 0,
+        Key::Size if is_directory(name) => 0,
+        Key::Size => i128::from(size(name)),
+        Key::Date => i128::from(modified(name).seconds),
+    };
+    match (order.key, order.descending) {
+        (Key::Name, false) => {}
+        (Key::Name, true) => {
+            names.reverse();
+            names.sort_by_key(|name| !is_directory(name));
+        }
+        (_, false) => names.sort_by_key(|name| (!is_directory(name), key(name))),
+        (_, true) => names.sort_by_key(|name| (!is_directory(name), -key(name))),
+    }
     names
 }
 
@@ -310,16 +342,17 @@ mod tests {
                 facts: Some(crate::sys::file::Facts { kind, size, modified, ..facts() }),
             }
         };
-        Listing {
-            names: vec![
-                name(b"b.txt", Kind::File, 10, 3),
-                name(b"A.txt", Kind::File, 2_000, 1),
-                name(b"<c>&\"'.txt", Kind::File, 5, 2),
-                name(b"z", Kind::Directory, 4096, 9),
-                name(b"x\xff y%", Kind::Directory, 0, 8),
-            ],
-            truncated: false,
-        }
+        let mut names = vec![
+            name(b"b.txt", Kind::File, 10, 3),
+            name(b"A.txt", Kind::File, 2_000, 1),
+            name(b"<c>&\"'.txt", Kind::File, 5, 2),
+            name(b"z", Kind::Directory, 4096, 9),
+            name(b"x\xff y%", Kind::Directory, 0, 8),
+            name(b".hidden", Kind::File, 1, 1),
+            name(b"socket", Kind::Special, 1, 1),
+        ];
+        arrange(&mut names, false, false);
+        Listing::new(names, false)
     }
 
     fn names(query: &str) -> Vec<String> {

@@ -22,6 +22,8 @@ use std::rc::Rc;
 
 use super::cache::{Budget, Reservation};
 use super::entry::{Body, Coding, Entry, Listing, Target};
+use super::errors::status_of;
+use super::listing;
 use super::represent::{self, Piece};
 use super::route::Site;
 use crate::http::date;
@@ -402,14 +404,8 @@ impl Lookup {
     }
 
     fn listed(&mut self, mut names: Vec<Name>, truncated: bool) -> Step {
-        let in_root = self.path == b"/";
-        names.retain(|name| {
-            let hidden = name.name.starts_with(b".") && !(in_root && name.name == b".well-known");
-            let served = name.facts.is_some_and(|facts| facts.kind != Kind::Special);
-            served && (self.site.hidden || !hidden) && name.name != b"." && name.name != b".."
-        });
-        names.shrink_to_fit();
-        self.finish(Target::Listing(Listing { names, truncated }))
+        listing::arrange(&mut names, self.site.hidden, self.path == b"/");
+        self.finish(Target::Listing(Listing::new(names, truncated)))
     }
 
     fn refuse(&mut self, status: u16) -> Step {
@@ -436,27 +432,6 @@ fn candidates(site: &Site, path: &[u8]) -> VecDeque<Vec<u8>> {
         candidates.push_back(join(b".html"));
     }
     candidates
-}
-
-/// What a refusal to open or read means to the client.
-fn status_of(errno: Errno) -> u16 {
-    match errno {
-        Errno::ACCESS | Errno::PERM => 403,
-        // XDEV and LOOP: a symlink that the site does not follow. NXIO: a socket. INVAL: a name
-        // that the file system cannot hold.
-        Errno::NOENT
-        | Errno::NOTDIR
-        | Errno::ISDIR
-        | Errno::XDEV
-        | Errno::LOOP
-        | Errno::NAMETOOLONG
-        | Errno::NXIO
-        | Errno::NODEV
-        | Errno::INVAL
-        | Errno::ILSEQ => 404,
-        Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS | Errno::AGAIN | Errno::INTR => 503,
-        _ => 500,
-    }
 }
 
 fn index_of(coding: Coding) -> usize {

@@ -20,7 +20,6 @@ pub mod cache;
 pub mod decide;
 pub mod entry;
 pub mod errors;
-pub mod glob;
 pub mod listing;
 pub mod lookup;
 pub mod represent;
@@ -187,7 +186,7 @@ impl Files {
     }
 
     /// The machine that finds out what a question asks.
-    pub fn lookup(&mut self, question: &Question, clock: Clock) -> Lookup {
+    pub fn lookup(&self, question: &Question, clock: Clock) -> Lookup {
         let previous = self.cache.peek(question.site, &question.path).map(Rc::clone);
         let site = Rc::clone(self.sites.site(question.site));
         Lookup::new(site, self.memory.clone(), question.path.clone(), previous, clock)

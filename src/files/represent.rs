@@ -94,7 +94,7 @@ pub fn file(site: &Site, asked: &[u8], own_path: Option<&[u8]>, pieces: Vec<Piec
     let own_type = headers.and_then(|headers| headers.content_type.as_deref());
     let guessed = media_types::of(path);
     let content_type = own_type.unwrap_or(&guessed);
-    let vary = vary(headers, pieces.len() > 1);
+    let vary = vary(headers, (pieces.len() > 1).then_some("Accept-Encoding"));
     let modified = pieces.first().map_or(0, |piece| piece.facts.modified.seconds);
     let representations = pieces
         .into_iter()
@@ -103,18 +103,16 @@ pub fn file(site: &Site, asked: &[u8], own_path: Option<&[u8]>, pieces: Vec<Piec
     File { path: own_path.map(Into::into), representations }
 }
 
-/// What the answer depends on besides the path (RFC 9110 section 12.5.5).
-fn vary(headers: Option<&Headers>, negotiated: bool) -> Option<String> {
-    let own = headers.map_or(&[][..], |headers| &headers.vary);
-    let already = own.iter().any(|value| {
-        value
-            .split(',')
-            .any(|name| matches!(name.trim(), "*") || name.trim().eq_ignore_ascii_case("Accept-Encoding"))
-    });
-    let mut values: Vec<&str> = own.iter().map(String::as_str).collect();
-    if negotiated && !already {
-        values.insert(0, "Accept-Encoding");
-    }
+/// What the answer depends on besides the path (RFC 9110 section 12.5.5): the field that is `ours`,
+/// and what a rule says.
+pub fn vary(headers: Option<&Headers>, ours: Option<&str>) -> Option<String> {
+    let theirs = headers.map_or(&[][..], |headers| &headers.vary);
+    let says = |ours: &str| {
+        let mut names = theirs.iter().flat_map(|value| value.split(',')).map(str::trim);
+        names.any(|name| name == "*" || name.eq_ignore_ascii_case(ours))
+    };
+    let ours = ours.filter(|ours| !says(ours));
+    let values: Vec<&str> = ours.into_iter().chain(theirs.iter().map(String::as_str)).collect();
     (!values.is_empty()).then(|| values.join(", "))
 }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 
-use super::glob::Glob;
+use crate::config::glob::Glob;
 use crate::config::{self, Auth, Redirect};
 use crate::http::target::encode_path;
 

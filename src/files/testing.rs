@@ -106,6 +106,7 @@ pub struct Bench {
     pub verified: u32,
 }
 
+#[cfg(test)]
 impl Bench {
     /// One site, not secure, the client on a loopback address.
     pub fn new(site: config::Site, tree: &[(&str, &str)]) -> Self {
@@ -260,6 +261,7 @@ pub struct Tree {
     pub after_read: Option<fn(&mut Tree, &str)>,
 }
 
+#[cfg(test)]
 impl Tree {
     /// A tree of files with their contents; a path that ends in a slash is a directory.
     pub fn of(files: &[(&str, &str)]) -> Self {
