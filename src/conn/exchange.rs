@@ -2,11 +2,10 @@
 
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
-use crate::files::entry::{Coding, Entry};
 use crate::files::Question;
-use crate::http::request::Version;
+use crate::files::entry::Entry;
 use crate::observe::access_log::Record;
 
 /// A request whose answer needs something looked up. Its bytes stay in the connection's input and
@@ -21,19 +20,19 @@ pub struct Pending {
 #[derive(Debug)]
 pub struct Logged {
     began: Instant,
-    wall: SystemTime,
+    time: SystemTime,
     client: Option<IpAddr>,
-    user: Option<String>,
+    user: Option<Vec<u8>>,
     method: Vec<u8>,
     target: Vec<u8>,
-    version: Version,
+    protocol: String,
     host: Vec<u8>,
     referer: Option<Vec<u8>>,
     user_agent: Option<Vec<u8>>,
     status: u16,
     bytes: u64,
-    coding: Option<Coding>,
-    tls: Option<&'static str>,
+    coding: Option<String>,
+    tls: Option<String>,
     request_id: u64,
 }
 
@@ -42,19 +41,19 @@ impl Logged {
     pub fn keep(record: &Record, began: Instant) -> Self {
         Self {
             began,
-            wall: record.wall,
+            time: record.time,
             client: record.client,
-            user: record.user.map(str::to_owned),
+            user: record.user.map(<[u8]>::to_vec),
             method: record.method.to_vec(),
             target: record.target.to_vec(),
-            version: record.version,
+            protocol: record.protocol.to_owned(),
             host: record.host.to_vec(),
             referer: record.referer.map(<[u8]>::to_vec),
             user_agent: record.user_agent.map(<[u8]>::to_vec),
             status: record.status,
             bytes: record.bytes,
-            coding: record.coding,
-            tls: record.tls,
+            coding: record.coding.map(str::to_owned),
+            tls: record.tls.map(str::to_owned),
             request_id: record.request_id,
         }
     }
@@ -62,20 +61,20 @@ impl Logged {
     /// The record, of which `unsent` bytes did not go.
     pub fn record(&self, now: Instant, unsent: u64) -> Record<'_> {
         Record {
-            wall: self.wall,
+            time: self.time,
             client: self.client,
             user: self.user.as_deref(),
             method: &self.method,
             target: &self.target,
-            version: self.version,
+            protocol: &self.protocol,
             host: &self.host,
             referer: self.referer.as_deref(),
             user_agent: self.user_agent.as_deref(),
             status: self.status,
             bytes: self.bytes.saturating_sub(unsent),
-            duration: now.saturating_duration_since(self.began).max(Duration::ZERO),
-            coding: self.coding,
-            tls: self.tls,
+            duration: now.saturating_duration_since(self.began),
+            coding: self.coding.as_deref(),
+            tls: self.tls.as_deref(),
             request_id: self.request_id,
         }
     }

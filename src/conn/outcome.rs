@@ -46,7 +46,11 @@ impl Outcome {
     pub fn is_truncation(self) -> bool {
         matches!(
             self,
-            Self::SendStalled | Self::FileChanged | Self::FileUnreadable | Self::SocketFailed(_) | Self::TlsFailed
+            Self::SendStalled
+                | Self::FileChanged
+                | Self::FileUnreadable
+                | Self::SocketFailed(_)
+                | Self::TlsFailed
         )
     }
 }

@@ -8,7 +8,9 @@ use super::exchange::{Logged, Pending};
 use super::outcome::Outcome;
 use super::request_body::{Discard, TooLong};
 use super::{Connection, Ending, Scope, outgoing};
+use crate::files::entry::Coding;
 use crate::files::{Answer, Plan, PlanBody, errors};
+use crate::http::authorization::{self, Credentials};
 use crate::http::expect::{self, Expectation};
 use crate::http::fields::Known;
 use crate::http::forwarded;
@@ -118,7 +120,9 @@ impl Connection {
         };
         let connection = ConnectionField::telling(version, persistence);
         let head = self.outgoing.head(scope.buffers);
-        write::head(head, plan.status, scope.common, plan.prepared.as_deref().unwrap_or_default(), &plan.extra, connection);
+        let prepared = plan.prepared.as_deref().unwrap_or_default();
+        let site = plan.site.as_deref().unwrap_or_default();
+        write::head(head, plan.status, [scope.common, prepared, &plan.extra, site], connection);
         scope.counters.add(Counter::Requests, 1);
         scope.counters.add(class(plan.status), 1);
         let bytes = outgoing::length(&plan.body);
@@ -137,22 +141,26 @@ impl Connection {
             }
             (address, _) => address,
         };
+        let credentials = request
+            .and_then(|request| request.fields.first(Known::Authorization))
+            .filter(|_| plan.status != 401)
+            .and_then(authorization::basic);
         let record = Record {
-            wall: scope.clock.wall,
+            time: scope.clock.wall,
             client,
-            user: None,
+            user: credentials.as_ref().map(Credentials::user),
             method: request.map_or(b"", |request| request.method_name),
             target: request.map_or(b"", |request| request.target_text),
-            version: request.map_or(Version::Http11, |request| request.version),
+            protocol: request.map_or("", |request| request.version.name()),
             host: request.map_or(b"", |request| request.host),
             referer: request.and_then(|request| request.fields.first(Known::Referer)),
             user_agent: request.and_then(|request| request.fields.first(Known::UserAgent)),
             status: plan.status,
             bytes,
             duration: Duration::ZERO,
-            coding: plan.coding,
+            coding: plan.coding.map(Coding::name),
             tls: self.transport.version(),
-            request_id: 0,
+            request_id: scope.log.number(),
         };
         if bytes > LOGGED_AT_ONCE_MAX {
             self.logged = Some(Box::new(Logged::keep(&record, scope.clock.now)));

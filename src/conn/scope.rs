@@ -8,7 +8,7 @@ use crate::config::{Config, Limits, Timeouts};
 use crate::files::entry::Entry;
 use crate::files::{Files, Question};
 use crate::http1::head::HeadLimits;
-use crate::observe::access_log::AccessLog;
+use crate::observe::batch::Batch;
 use crate::observe::names::Counters;
 use crate::ring::Clock;
 
@@ -27,7 +27,7 @@ pub struct Scope<'a> {
     /// Memory for what is sent.
     pub buffers: &'a mut Buffers,
     /// Lines about what was answered.
-    pub log: &'a mut AccessLog,
+    pub log: &'a mut Batch,
     /// Numbers about what was answered.
     pub counters: &'a Counters,
     /// What was found for the exchange being answered.

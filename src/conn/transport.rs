@@ -195,7 +195,8 @@ impl Connection {
     /// Asks the kernel to take over, when there is enough to send for that to pay.
     pub(super) fn hand_over(&mut self, scope: &mut Scope) -> bool {
         let Transport::Tls(tls) = &mut self.transport else { return false };
-        if tls.session.is_sent_by_kernel() || !tls.wire.is_empty() || self.outgoing.length() < KERNEL_TLS_MIN {
+        if tls.session.is_sent_by_kernel() || !tls.wire.is_empty() || self.outgoing.length() < KERNEL_TLS_MIN
+        {
             return false;
         }
         let Some(hand_over) = tls.session.hand_over() else { return false };

@@ -24,6 +24,16 @@ pub enum Version {
     Http11,
 }
 
+impl Version {
+    /// As messages name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http10 => "HTTP/1.0",
+            Self::Http11 => "HTTP/1.1",
+        }
+    }
+}
+
 /// What a request is about, without the host (RFC 9112 section 3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target<'a> {

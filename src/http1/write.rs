@@ -37,15 +37,9 @@ impl ConnectionField {
     }
 }
 
-/// Appends a head. `common`, `prepared` and `extra` are complete field lines, each ended by CRLF.
-pub fn head(
-    out: &mut Vec<u8>,
-    status: u16,
-    common: &[u8],
-    prepared: &[u8],
-    extra: &[u8],
-    connection: ConnectionField,
-) {
+/// Appends a head. Each of `fields` holds complete field lines, each ended by CRLF; nothing that
+/// depends on the connection is among them.
+pub fn head(out: &mut Vec<u8>, status: u16, fields: [&[u8]; 4], connection: ConnectionField) {
     let made;
     let status_line = match status_line(status) {
         Some(line) => line,
@@ -54,8 +48,9 @@ pub fn head(
             &made
         }
     };
-    let pieces = [status_line, common, prepared, extra, connection.line(), b"\r\n"];
-    debug_assert!(pieces[1..5].iter().all(|piece| piece.is_empty() || piece.ends_with(b"\r\n")));
+    debug_assert!(fields.iter().all(|lines| lines.is_empty() || lines.ends_with(b"\r\n")));
+    let [first, second, third, fourth] = fields;
+    let pieces = [status_line, first, second, third, fourth, connection.line(), b"\r\n"];
     out.reserve(pieces.iter().map(|piece| piece.len()).sum());
     for piece in pieces {
         out.extend_from_slice(piece);

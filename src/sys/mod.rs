@@ -9,8 +9,8 @@ pub mod process;
 pub mod shared;
 pub mod signals;
 pub mod sockets;
-pub mod user;
 pub mod tls_probe;
+pub mod user;
 
 pub use rustix::io::Errno;
 

@@ -99,11 +99,6 @@ pub fn own_pid() -> Pid {
     rustix::process::getpid()
 }
 
-/// Whether this process may do what only root may.
-pub fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
 /// Takes the ending of a child, if it has ended.
 ///
 /// # Errors

@@ -61,6 +61,11 @@ impl User {
     }
 }
 
+/// Whether the effective user is root.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 /// Becomes `user` where one is given; else gives up the capabilities a service manager may have granted
 /// to a user who is not root. Root that was asked to stay root stays what it is.
 ///
@@ -69,7 +74,7 @@ impl User {
 pub fn give_up_privileges(user: Option<&User>) -> Result<(), Error> {
     match user {
         Some(user) => user.become_it(),
-        None if super::process::is_root() => Ok(()),
+        None if is_root() => Ok(()),
         None => drop_capabilities(),
     }
 }

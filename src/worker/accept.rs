@@ -145,7 +145,13 @@ impl<R: Ring> Worker<R> {
         }
     }
 
-    pub(super) fn accepted(&mut self, index: u32, result: Result<usize, Errno>, more: bool, payload: Payload) {
+    pub(super) fn accepted(
+        &mut self,
+        index: u32,
+        result: Result<usize, Errno>,
+        more: bool,
+        payload: Payload,
+    ) {
         let (listener, arming) = &mut self.listening.listeners[index as usize];
         if !more {
             *arming = Arming::Off;

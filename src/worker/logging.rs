@@ -1,14 +1,15 @@
-//! The access log's way out, and the fields every response begins with.
+//! The access log's way out.
 //!
 //! Lines are gathered and appended in batches through the ring. A log that cannot be written loses
 //! lines, which are counted; it never holds up a request.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use super::Worker;
 use super::slots::Key;
 use super::tokens::Kind;
-use crate::http::date;
+use crate::config::LogFormat;
+use crate::observe::access_log::Form;
 use crate::observe::names::Counter;
 use crate::ring::{Op, Payload, Ring};
 use crate::sys::Errno;
@@ -106,41 +107,10 @@ impl<R: Ring> Worker<R> {
     }
 }
 
-/// The fields every response begins with, made anew each second.
-#[derive(Debug)]
-pub struct Common {
-    fields: Vec<u8>,
-    date_at: usize,
-    second: i64,
-}
-
-impl Common {
-    /// With this `Server` field, or none.
-    pub fn new(server: Option<&str>) -> Self {
-        let mut fields = Vec::new();
-        if let Some(server) = server {
-            fields.extend_from_slice(b"Server: ");
-            fields.extend_from_slice(server.as_bytes());
-            fields.extend_from_slice(b"\r\n");
-        }
-        let date_at = fields.len();
-        Self { fields, date_at, second: i64::MIN }
-    }
-
-    /// The fields, each ending with CRLF.
-    pub fn fields(&self) -> &[u8] {
-        &self.fields
-    }
-
-    /// Tells the time.
-    pub fn refresh(&mut self, wall: SystemTime) {
-        let second = wall.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
-        if second != self.second {
-            self.second = second;
-            self.fields.truncate(self.date_at);
-            self.fields.extend_from_slice(b"Date: ");
-            self.fields.extend_from_slice(&date::format(second));
-            self.fields.extend_from_slice(b"\r\n");
-        }
+/// The form of lines the operator chose.
+pub(super) fn form(format: LogFormat) -> Form {
+    match format {
+        LogFormat::Combined => Form::Combined,
+        LogFormat::Json => Form::Json,
     }
 }

@@ -132,7 +132,12 @@ impl<R: Ring> Worker<R> {
     }
 
     /// What a completion says; or the op that has to follow it first.
-    fn fact(&mut self, running: &mut Running, result: Result<usize, Errno>, payload: Payload) -> Result<Fact, Op> {
+    fn fact(
+        &mut self,
+        running: &mut Running,
+        result: Result<usize, Errno>,
+        payload: Payload,
+    ) -> Result<Fact, Op> {
         let fact = match (result, payload) {
             (Err(errno), _) => {
                 running.reading = None;

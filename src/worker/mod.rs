@@ -30,6 +30,8 @@ use crate::config::Config;
 use crate::conn::buffers::Buffers;
 use crate::conn::{Action, Event, Scope, Settings};
 use crate::files::{Files, Share};
+use crate::http::date::DateLine;
+use crate::observe::batch::Batch;
 use crate::observe::names::{Counter, Counters};
 use crate::ring::{Clock, Completion, Payload, Ring};
 use crate::sys::fds::Fd;
@@ -87,10 +89,10 @@ struct Shared {
     roots: Roots,
     settings: Settings,
     buffers: Buffers,
-    log: crate::observe::access_log::AccessLog,
+    log: Batch,
     counters: Counters,
     clock: Clock,
-    common: logging::Common,
+    common: DateLine,
     /// What was decrypted of the record at hand; empty between events.
     plain: Vec<u8>,
 }
@@ -101,7 +103,7 @@ impl Shared {
             files: &mut self.files,
             settings: &self.settings,
             clock: self.clock,
-            common: self.common.fields(),
+            common: self.common.at(self.clock.wall),
             plain: &mut self.plain,
             buffers: &mut self.buffers,
             log: &mut self.log,
@@ -127,16 +129,17 @@ impl<R: Ring> Worker<R> {
         let clock = ring.clock();
         let config = setup.config;
         let memory = config.cache.memory / u64::from(config.server.workers);
+        let first = setup.secret.last_chunk().map_or(0, |end| u64::from_le_bytes(*end));
         let settings = Settings::of(config, setup.access_log.is_some());
         let shared = Shared {
             files: Files::new(config, Share { memory, descriptors: setup.descriptors }, setup.secret),
             roots: Roots::new(config, &mut ring),
             settings,
             buffers: Buffers::default(),
-            log: crate::observe::access_log::AccessLog::new(config.log.format),
+            log: Batch::new(logging::form(config.log.format), first),
             counters: setup.counters,
             clock,
-            common: logging::Common::new(config.server.name.as_deref()),
+            common: DateLine::new(config.server.name.as_deref()),
             plain: Vec::new(),
         };
         let mut worker = Self {
@@ -153,7 +156,6 @@ impl<R: Ring> Worker<R> {
             actions: Vec::new(),
             starved: Vec::new(),
         };
-        worker.shared.common.refresh(clock.wall);
         worker.listen();
         worker.watch_channel();
         worker
@@ -168,7 +170,6 @@ impl<R: Ring> Worker<R> {
         let mut completions = std::mem::take(&mut self.completions);
         self.ring.turn(until, &mut completions)?;
         self.shared.clock = self.ring.clock();
-        self.shared.common.refresh(self.shared.clock.wall);
         for completion in completions.drain(..) {
             self.dispatch(completion);
         }
@@ -191,7 +192,12 @@ impl<R: Ring> Worker<R> {
     }
 
     fn wakes_at(&mut self) -> Option<Instant> {
-        let times = [self.timers.next(), self.listening.resumes_at(), self.log.flushes_at(), self.retirement.wakes_at()];
+        let times = [
+            self.timers.next(),
+            self.listening.resumes_at(),
+            self.log.flushes_at(),
+            self.retirement.wakes_at(),
+        ];
         times.into_iter().flatten().min()
     }
 

@@ -1,8 +1,8 @@
 //! Carrying out what a connection wants done.
 
+use super::Worker;
 use super::slots::Key;
 use super::tokens::Kind;
-use super::Worker;
 use crate::conn::outcome::Outcome;
 use crate::conn::{Action, Event};
 use crate::observe::names::Counter;

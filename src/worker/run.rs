@@ -53,7 +53,10 @@ fn serve(start: &Start) -> Result<(), String> {
         secret,
     };
     let mut worker = Worker::new(ring, setup);
-    worker.ring_mut().send_now(channel, READY).map_err(|errno| format!("cannot report to the supervisor: {errno}"))?;
+    worker
+        .ring_mut()
+        .send_now(channel, READY)
+        .map_err(|errno| format!("cannot report to the supervisor: {errno}"))?;
     while worker.step().map_err(|error| error.to_string())? == Life::On {}
     Ok(())
 }

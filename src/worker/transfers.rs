@@ -79,7 +79,12 @@ impl<R: Ring> Worker<R> {
         self.deliver(key, event);
     }
 
-    fn piece_read(&mut self, reading: Reading, result: Result<usize, Errno>, into: Vec<u8>) -> Event<'static> {
+    fn piece_read(
+        &mut self,
+        reading: Reading,
+        result: Result<usize, Errno>,
+        into: Vec<u8>,
+    ) -> Event<'static> {
         let outcome = match result {
             Ok(0) => Outcome::FileChanged,
             Ok(bytes) => {

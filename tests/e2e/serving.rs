@@ -209,9 +209,7 @@ fn a_flipped_root_is_followed() {
     let site = Site::new().file("v1/index.html", b"first").file("v2/index.html", b"second");
     let link = site.root().join("current");
     std::os::unix::fs::symlink("v1", &link).expect("a symlink");
-    let server = site
-        .keys("[[site]]\nhost = \"flip.test\"\nroot = \"root/current\"\n")
-        .start();
+    let server = site.keys("[[site]]\nhost = \"flip.test\"\nroot = \"root/current\"\n").start();
     let mut client = server.connect();
     let mut get = || {
         client.send(b"GET / HTTP/1.1\r\nHost: flip.test\r\n\r\n");
@@ -289,10 +287,10 @@ fn a_file_that_grows_while_sent_is_not_taken_for_the_one_promised() {
 
 #[test]
 fn a_unix_socket_serves_too() {
-    let server = Site::new()
-        .listening("[[listen]]\naddress = \"unix:FOLDER/http.sock\"\nmode = \"0600\"\n")
-        .start();
-    let mut stream = std::os::unix::net::UnixStream::connect(server.folder().join("http.sock")).expect("connected");
+    let server =
+        Site::new().listening("[[listen]]\naddress = \"unix:FOLDER/http.sock\"\nmode = \"0600\"\n").start();
+    let mut stream =
+        std::os::unix::net::UnixStream::connect(server.folder().join("http.sock")).expect("connected");
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("sent");
     let mut answer = Vec::new();
     std::io::Read::read_to_end(&mut stream, &mut answer).expect("answered");

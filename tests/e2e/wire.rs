@@ -20,13 +20,29 @@ fn malformed_requests_are_refused_and_closed() {
         ("9112 5.2 obs-fold", "GET / HTTP/1.1\r\nHost: a\r\nX: a\r\n b\r\n\r\n".into(), 400),
         ("9112 3.2 no Host", "GET / HTTP/1.1\r\n\r\n".into(), 400),
         ("9112 3.2 two Hosts", "GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n".into(), 400),
-        ("9112 6.3 unequal lengths", "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n".into(), 400),
-        ("9112 6.1 length and chunked", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n".into(), 400),
-        ("9112 6.1 other coding", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n".into(), 501),
+        (
+            "9112 6.3 unequal lengths",
+            "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n".into(),
+            400,
+        ),
+        (
+            "9112 6.1 length and chunked",
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n".into(),
+            400,
+        ),
+        (
+            "9112 6.1 other coding",
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n".into(),
+            501,
+        ),
         ("9112 3 long target", format!("GET /{long} HTTP/1.1\r\nHost: a\r\n\r\n"), 414),
         ("6585 5 long head", format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n"), 431),
         ("9110 15.6.6 version", "GET / HTTP/2.0\r\nHost: a\r\n\r\n".into(), 505),
-        ("9110 15.5.14 large body", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n".into(), 413),
+        (
+            "9110 15.5.14 large body",
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n".into(),
+            413,
+        ),
         ("9110 10.1.1 expectation", "GET / HTTP/1.1\r\nHost: a\r\nExpect: miracle\r\n\r\n".into(), 417),
     ];
     for (label, request, status) in cases {
