@@ -160,10 +160,12 @@ impl Files {
     /// keeps clients from choosing paths that collide in the cache.
     pub fn new(config: &Config, share: Share, secret: [u8; 32]) -> Self {
         let budget = Budget::new(share.memory);
+        // No file may crowd out all others, nor be read for each request because it fits nowhere.
+        let file_max = config.cache.max_file.min(share.memory / 4);
         let seed = secret.first_chunk().map_or(0, |start| u64::from_le_bytes(*start));
         Self {
             sites: Sites::new(&config.sites),
-            memory: lookup::Memory { budget: Rc::clone(&budget), file_max: config.cache.max_file },
+            memory: lookup::Memory { budget: Rc::clone(&budget), file_max },
             cache: Cache::new(budget, config.cache.revalidate, share.descriptors, seed),
             verdicts: Verdicts::new(&secret),
             path: Vec::new(),
