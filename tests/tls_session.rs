@@ -116,6 +116,27 @@ fn clients_without_protocol_negotiation_are_served() {
     assert!(!wire.shake_hands().alpn);
 }
 
+#[test]
+fn a_buffer_goes_round() {
+    let fixture = Fixture::new();
+    for version in [&TLS12, &TLS13] {
+        let config = fixture.client().versions(&[version]).build();
+        let mut wire = Wire::new(&fixture.endpoint(), Client::new(&config, "localhost"));
+        wire.shake_hands();
+        wire.session.update_key_after(if *version == TLS13 { 9 } else { u64::MAX });
+        let (mut buffer, mut sent) = (Vec::new(), Vec::new());
+        for length in [70_000, 70_000, 10, 70_000, 0, 65_536, 1] {
+            let body = body(length);
+            wire.session.seal_over(HEAD, &body, &mut buffer).unwrap();
+            sent.extend([HEAD, &body].concat());
+            wire.out.extend_from_slice(&buffer);
+            wire.session.rest();
+        }
+        wire.deliver();
+        assert!(wire.received == sent, "{version:?}");
+    }
+}
+
 fn resumed(endpoint: &Endpoint, config: &std::sync::Arc<rustls::ClientConfig>) -> bool {
     let mut wire = Wire::new(endpoint, Client::new(config, "localhost"));
     let resumed = wire.shake_hands().resumed;

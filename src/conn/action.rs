@@ -7,7 +7,7 @@ use super::outcome::Outcome;
 use crate::files::entry::Entry;
 use crate::files::{Credential, Question};
 use crate::sys::Errno;
-use crate::sys::bytes::Bytes;
+use crate::sys::bytes::Slice;
 use crate::sys::fds::Descriptor;
 use crate::sys::file::Facts;
 
@@ -49,7 +49,7 @@ pub enum Action {
     /// Receive once; gives `Received` or `ReceiveFailed`.
     Receive,
     /// Send; gives `Sent`.
-    Send { head: Vec<u8>, from: usize, body: Option<(Bytes, Range<usize>)>, more: bool },
+    Send { head: Vec<u8>, from: usize, body: Option<Slice>, more: bool },
     /// Wait until the socket takes bytes; gives `Writable`.
     AwaitWritable,
     /// Move these bytes of the file towards the socket; gives `Transferred`, `Chunk` or

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use super::buffers::Buffers;
 use crate::files::PlanBody;
-use crate::sys::bytes::Bytes;
+use crate::sys::bytes::{Bytes, Slice};
 use crate::sys::fds::Descriptor;
 use crate::sys::file::Facts;
 
@@ -20,7 +20,7 @@ const COPY_MAX: usize = 16 * 1024;
 /// With so much to send, further pipelined requests wait.
 const PLAIN_MAX: usize = 64 * 1024;
 /// A piece of a body handed to the kernel at once; bounds what one connection takes of a turn.
-pub const PIECE_MAX: usize = 256 * 1024;
+pub const PIECE_MAX: usize = 1024 * 1024;
 
 /// Bytes to be sent, in order.
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ pub enum Next {
     /// Nothing is left.
     Nothing,
     /// These bytes. `more`: a file follows at once.
-    Bytes { head: Vec<u8>, body: Option<(Bytes, Range<usize>)>, more: bool },
+    Bytes { head: Vec<u8>, body: Option<Slice>, more: bool },
     /// A part of a file; call [`Outgoing::advance_file`] with what went.
     File { piece: FilePiece, last: bool },
 }

@@ -1,14 +1,12 @@
 //! How a connection's bytes get to its socket: one operation at a time, repeated for what a short
 //! send left over.
 
-use std::ops::Range;
-
 use super::action::Action;
 use super::outcome::Outcome;
 use super::outgoing::Next;
 use super::{Connection, Scope, Stage};
 use crate::sys::Errno;
-use crate::sys::bytes::Bytes;
+use crate::sys::bytes::Slice;
 
 /// What is under way towards the socket.
 #[derive(Debug)]
@@ -22,7 +20,7 @@ pub(super) enum Sending {
         /// Bytes of the head.
         head: usize,
         /// The rest of the body's piece.
-        body: Option<(Bytes, Range<usize>)>,
+        body: Option<Slice>,
         /// Whether a file follows.
         more: bool,
     },
@@ -87,14 +85,7 @@ impl Connection {
         }
     }
 
-    fn push_send(
-        &mut self,
-        head: Vec<u8>,
-        from: usize,
-        body: Option<(Bytes, Range<usize>)>,
-        more: bool,
-        scope: &mut Scope,
-    ) {
+    fn push_send(&mut self, head: Vec<u8>, from: usize, body: Option<Slice>, more: bool, scope: &mut Scope) {
         self.sending = Sending::Send { from, head: head.len(), body: body.clone(), more };
         scope.actions.push(Action::Send { head, from, body, more });
     }

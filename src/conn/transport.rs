@@ -3,8 +3,6 @@
 //! A session protects what is sent until the kernel takes over. [`Transport::protect`] is the only
 //! way from a response to a send; it seals exactly when the session still holds the key.
 
-use std::ops::Range;
-
 use super::action::Action;
 use super::buffers::{Buffers, LARGE, SMALL};
 use super::outcome::Outcome;
@@ -12,7 +10,7 @@ use super::sending::Sending;
 use super::{Connection, Ending, Scope, Stage};
 use crate::observe::names::Counter;
 use crate::sys::Errno;
-use crate::sys::bytes::Bytes;
+use crate::sys::bytes::Slice;
 use crate::tls::{ALERT, Established, Exhausted, HandOver, Session, sealed_length};
 
 /// With at least so much to send, the kernel takes over the encryption: it saves a copy of every
@@ -112,9 +110,9 @@ impl Transport {
     pub(super) fn protect(
         &mut self,
         head: Vec<u8>,
-        body: Option<(Bytes, Range<usize>)>,
+        body: Option<Slice>,
         buffers: &mut Buffers,
-    ) -> Result<(Vec<u8>, Option<(Bytes, Range<usize>)>), Exhausted> {
+    ) -> Result<(Vec<u8>, Option<Slice>), Exhausted> {
         if self.sends_plaintext() {
             return Ok((head, body));
         }

@@ -20,8 +20,8 @@ pub struct Codings {
 }
 
 impl Codings {
-    /// What a client gets that does not speak of codings. It may be sent any, by the letter of the RFC; but such
-    /// clients are simple, and decode none.
+    /// What a client gets that does not speak of codings. By the letter of the RFC it may be sent any;
+    /// but such clients are simple, and decode none.
     pub const PLAIN: Codings = Codings { brotli: 0, zstd: 0, gzip: 0, identity: 1 };
 }
 

@@ -56,7 +56,8 @@ pub fn evaluate(method: Method, fields: &Fields, validators: Validators) -> Outc
 
 /// Whether `Range` counts, as far as `If-Range` is concerned (section 13.1.5): it names, strongly, what
 /// would be sent. `now` is the time of the answer in seconds since 1970: a file changed within the second
-/// may change again without its date showing it, so until the second is over the date is weak (section 8.8.2.2).
+/// may change again without its date showing it, so until the second is over the date is weak
+/// (section 8.8.2.2).
 pub fn if_range(fields: &Fields, validators: Validators, now: i64) -> bool {
     if fields.times(Known::IfRange) == 0 {
         return true;

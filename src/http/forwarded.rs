@@ -28,8 +28,8 @@ pub fn client(fields: &Fields, peer: IpAddr, is_trusted: impl Fn(IpAddr) -> bool
     chain.client.unwrap_or(peer)
 }
 
-/// Hops are read from the left, since they may be spread over several fields; what is known after each is what would
-/// be found going back from it.
+/// Hops are read from the left, since they may be spread over several fields; what is known after each is
+/// what would be found going back from it.
 struct Chain<F> {
     client: Option<IpAddr>,
     is_trusted: F,

@@ -20,8 +20,11 @@ pub fn parse(text: &[u8]) -> Option<Host<'_>> {
         is_literal(&text[1..end - 1]).then_some(())?;
         text.split_at(end)
     } else {
-        let end = text.iter().position(|&byte| byte == b':').unwrap_or(text.len());
-        is_name(&text[..end]).then_some(())?;
+        // Nearly every name ends where its letters, digits, dots and hyphens do.
+        let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
+        let plain = text.iter().position(|byte| !is_plain(byte)).unwrap_or(text.len());
+        let end = plain + text[plain..].iter().position(|&byte| byte == b':').unwrap_or(text.len() - plain);
+        (end > 0 && is_name(&text[plain..end])).then_some(())?;
         text.split_at(end)
     };
     let port = match port {
@@ -56,9 +59,6 @@ fn parse_port(digits: &[u8]) -> Option<u16> {
 
 /// reg-name, of which IPv4 addresses are a part: unreserved, sub-delims and percent-encoded bytes.
 fn is_name(name: &[u8]) -> bool {
-    if name.iter().all(|&byte| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-') {
-        return !name.is_empty();
-    }
     let mut rest = name;
     while let [byte, after @ ..] = rest {
         rest = match byte {

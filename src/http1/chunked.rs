@@ -3,8 +3,9 @@
 //! ```text
 //! Size -> (SizeSpace ->) Extension -> SizeEnd -> Data -> DataReturn -> DataEnd -> Size ...
 //!                                        | size 0
-//!                                        +-> TrailerStart -> TrailerName -> TrailerValue -> TrailerEnd -> TrailerStart ...
-//!                                                 +-> LastEnd -> Done
+//!                                        +-> TrailerStart -> LastEnd -> Done
+//!
+//! TrailerStart -> TrailerName -> TrailerValue -> TrailerEnd -> TrailerStart ...
 //! ```
 //!
 //! Every line ends with CRLF, whatever the operator chose for heads: programs that disagree on where an

@@ -15,6 +15,9 @@ pub enum Persistence {
 /// The persistence asked for by a request. `close` wins over everything; HTTP/1.0 persists only where
 /// `keep-alive` is named, and must then be told so in the answer.
 pub fn of(version: Version, fields: &Fields) -> Persistence {
+    if fields.times(Known::Connection) == 0 {
+        return if version == Version::Http11 { Persistence::Persist } else { Persistence::Close };
+    }
     let (mut close, mut keep_alive) = (false, version == Version::Http11);
     for option in fields.all(Known::Connection).flat_map(list) {
         close |= option.eq_ignore_ascii_case(b"close");

@@ -38,7 +38,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
-use crate::sys::bytes::Bytes;
+use crate::sys::bytes::Slice;
 use crate::sys::fds::{Descriptor, Fd};
 use crate::sys::file::{Facts, Name, Symlinks};
 use crate::sys::{Errno, Error};
@@ -65,7 +65,7 @@ pub enum Op {
     /// Send `head[from..]`, then `body`; either may be empty. The result counts bytes of both.
     /// Gives `head` back as [`Payload::Memory`]. `more`: another send follows at once
     /// (MSG_MORE); every chain ends with one that says `false`.
-    Send { socket: Fd, head: Vec<u8>, from: usize, body: Option<(Bytes, Range<usize>)>, more: bool },
+    Send { socket: Fd, head: Vec<u8>, from: usize, body: Option<Slice>, more: bool },
     /// Complete once the socket takes more bytes.
     Writable { socket: Fd },
     /// Complete once the descriptor has something to read or its other end is gone.

@@ -24,7 +24,7 @@ use super::memory::{GROUP, Leases, Message};
 use super::probe::{Failure, Features};
 pub use super::setup::Options;
 use super::{CString, Clock, Completion, Lease, Op, Payload, Ring, Token, direct, setup};
-use crate::sys::bytes::Bytes;
+use crate::sys::bytes::Slice;
 use crate::sys::fds::{Descriptor, Fd, Graveyard};
 use crate::sys::file::{Facts, Symlinks};
 use crate::sys::{Errno, Error};
@@ -292,7 +292,7 @@ impl Uring {
         socket: Fd,
         head: Vec<u8>,
         from: usize,
-        body: Option<(Bytes, Range<usize>)>,
+        body: Option<Slice>,
         more: bool,
     ) {
         let fd = types::Fd(socket.0);

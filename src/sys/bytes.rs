@@ -5,7 +5,7 @@
 //! is in memory.
 
 use std::cell::Cell;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::rc::Rc;
 
 /// How many bytes are held; clones count together.
@@ -55,3 +55,6 @@ impl Deref for Bytes {
         &self.0.bytes
     }
 }
+
+/// A part of shared bytes.
+pub type Slice = (Bytes, Range<usize>);

@@ -165,19 +165,50 @@ impl Session {
     /// # Errors
     /// When the key is used up: TLS 1.2 after 2^24 records. Close the connection.
     pub fn seal(&mut self, first: &[u8], second: &[u8], out: &mut Vec<u8>) -> Result<(), Exhausted> {
+        let at = out.len();
+        self.seal_at(first, second, out, at)
+    }
+
+    /// The same, but replaces what is in `out`. For buffers that go round: encryption needs memory
+    /// that has been written to before, and here it has. A tenth faster with large bodies.
+    ///
+    /// # Errors
+    /// As [`Session::seal`].
+    pub fn seal_over(&mut self, first: &[u8], second: &[u8], out: &mut Vec<u8>) -> Result<(), Exhausted> {
+        self.seal_at(first, second, out, 0)
+    }
+
+    fn seal_at(
+        &mut self,
+        mut first: &[u8],
+        mut second: &[u8],
+        out: &mut Vec<u8>,
+        mut at: usize,
+    ) -> Result<(), Exhausted> {
         let State::Established(records) = &mut self.state else {
             panic!("application data before the handshake is complete, or after the end");
         };
-        let (mut first, mut second) = (first, second);
-        let length = first.len() + second.len();
-        out.reserve(sealed_length(length));
+        let length = sealed_length(first.len() + second.len());
+        out.reserve((at + length).saturating_sub(out.len()));
         while !first.is_empty() || !second.is_empty() {
             let (a, first_rest) = first.split_at(first.len().min(CONTENT_MAX));
             let (b, second_rest) = second.split_at(second.len().min(CONTENT_MAX - a.len()));
-            records.seal(APPLICATION_DATA, a, b, out)?;
+            at = records.seal(a, b, out, at)?;
             (first, second) = (first_rest, second_rest);
         }
+        out.truncate(at);
         Ok(())
+    }
+
+    /// Gives up memory that is cheap to have back: for connections that wait for a request. The
+    /// next record received and the next one sent cost 200 ns more each.
+    pub fn rest(&mut self) {
+        if let State::Established(records) = &mut self.state {
+            records.opener.rest();
+            if let Sending::Userspace(sealer) = &mut records.sending {
+                sealer.rest();
+            }
+        }
     }
 
     /// Says that nothing more will be sent. In userspace the alert is appended to `out`; when the
@@ -513,7 +544,7 @@ impl Records {
             Some(Request::KeyUpdate { reply }) => self.peer_updates_key(reply, out),
             Some(Request::Renegotiate) => {
                 if let Sending::Userspace(sealer) = &mut self.sending {
-                    sealer.seal(ALERT, &Alert::NO_RENEGOTIATION.encode(), &[], out);
+                    sealer.seal(ALERT, &Alert::NO_RENEGOTIATION.encode(), &[], out, out.len());
                 }
                 Ok(())
             }
@@ -527,7 +558,9 @@ impl Records {
         self.opener = Opener::new(secrets(Version::Tls13, extracted).ok_or(INTERNAL)?);
         if reply {
             match self.sending {
-                Sending::Userspace(_) => self.update_key(out).map_err(|Exhausted| INTERNAL)?,
+                Sending::Userspace(_) => {
+                    self.update_key(out, out.len()).map_err(|Exhausted| INTERNAL)?;
+                }
                 // Kernels learnt to change keys in 6.14. An answer under the old key is not
                 // wrong yet, a second one would be.
                 Sending::Kernel { .. } => self.end_soon = true,
@@ -537,43 +570,46 @@ impl Records {
         Ok(())
     }
 
-    /// Changes the key under which we send, and tells the peer under the old one.
-    fn update_key(&mut self, out: &mut Vec<u8>) -> Result<(), Exhausted> {
+    /// Changes the key under which we send, and tells the peer under the old one. Writes into `out`
+    /// from `at` on, and says to where.
+    fn update_key(&mut self, out: &mut Vec<u8>, at: usize) -> Result<usize, Exhausted> {
         let keys = self.keys.as_mut().ok_or(Exhausted)?;
         let Sending::Userspace(sealer) = &mut self.sending else {
             return Err(Exhausted);
         };
         let extracted = keys.update_tx_secret().map_err(|_| Exhausted)?;
-        sealer.seal(HANDSHAKE, &control::KEY_UPDATE, &[], out);
+        let end = sealer.seal(HANDSHAKE, &control::KEY_UPDATE, &[], out, at);
         self.sending = Sending::Userspace(Sealer::new(secrets(Version::Tls13, extracted).ok_or(Exhausted)?));
-        Ok(())
+        Ok(end)
     }
 
+    /// One record of application data, written into `out` from `at` on. Says where it ends.
     fn seal(
         &mut self,
-        content_type: u8,
         first: &[u8],
         second: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<(), Exhausted> {
+        mut at: usize,
+    ) -> Result<usize, Exhausted> {
         // Two records are kept back for the key update, or the alert.
         if let Sending::Userspace(sealer) = &self.sending
             && sealer.secrets().sequence + 2 >= self.records_max
         {
-            self.update_key(out)?;
+            at = self.update_key(out, at)?;
         }
         match &mut self.sending {
-            Sending::Userspace(sealer) => sealer.seal(content_type, first, second, out),
+            Sending::Userspace(sealer) => Ok(sealer.seal(APPLICATION_DATA, first, second, out, at)),
             Sending::Kernel { .. } => panic!("ciphertext for a socket whose kernel encrypts"),
             Sending::Closed => panic!("application data after close_notify"),
         }
-        Ok(())
     }
 
     /// Sends an alert, after which nothing can be sent.
     fn last_alert(&mut self, alert: Alert, out: &mut Vec<u8>) {
         match std::mem::replace(&mut self.sending, Sending::Closed) {
-            Sending::Userspace(mut sealer) => sealer.seal(ALERT, &alert.encode(), &[], out),
+            Sending::Userspace(mut sealer) => {
+                sealer.seal(ALERT, &alert.encode(), &[], out, out.len());
+            }
             Sending::Kernel { .. } => self.unsent_alert = Some(alert),
             Sending::Closed => {}
         }

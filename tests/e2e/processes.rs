@@ -1,8 +1,9 @@
 //! Workers that come and go.
 
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::kit::{PATIENCE, Server, Site, signal};
+use crate::kit::{Client, PATIENCE, Server, Site, signal};
 
 /// Waits until `done` says so.
 fn until(what: &str, mut done: impl FnMut() -> bool) {
@@ -36,12 +37,13 @@ fn a_killed_worker_is_replaced_and_its_queue_served() {
 #[test]
 fn hangup_makes_a_new_generation_and_loses_nothing() {
     let server = Site::new().file("a.txt", b"text").start();
+    let address = server.address();
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         let load = scope.spawn(|| {
             let mut count = 0;
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                let mut client = server.connect();
+                let mut client = Client::new(TcpStream::connect(address).expect("a connection"));
                 loop {
                     let response = client.get("/a.txt");
                     assert_eq!(response.body, b"text");
