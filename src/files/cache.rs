@@ -96,6 +96,15 @@ impl Budget {
     }
 }
 
+/// What may be kept in RAM.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    /// Whose memory.
+    pub budget: Rc<Budget>,
+    /// Larger files are not read.
+    pub file_max: u64,
+}
+
 /// Memory set aside until the body is counted by the gauge, or not read after all.
 #[derive(Debug)]
 pub struct Reservation {

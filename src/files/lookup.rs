@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::ffi::CString;
 use std::rc::Rc;
 
-use super::cache::{Budget, Reservation};
+use super::cache::{Memory, Reservation};
 use super::entry::{Body, Coding, Entry, Listing, Target};
 use super::errors::status_of;
 use super::listing;
@@ -118,15 +118,6 @@ pub struct Lookup {
     found: Vec<u8>,
     pieces: Vec<Piece>,
     reused: usize,
-}
-
-/// What may be kept in RAM.
-#[derive(Clone, Debug)]
-pub struct Memory {
-    /// Whose memory.
-    pub budget: Rc<Budget>,
-    /// Larger files are not read.
-    pub file_max: u64,
 }
 
 /// What is being waited for.
@@ -449,6 +440,7 @@ mod tests {
 
     use super::*;
     use crate::config;
+    use crate::files::cache::Budget;
     use crate::files::entry::{File, Representation};
     use crate::files::route::Sites;
     use crate::files::testing::{Node, Tree, facts, site};

@@ -40,7 +40,7 @@ use crate::sys::fds::Descriptor;
 use crate::sys::file::Facts;
 use answer::Asked;
 use auth::Verdicts;
-use cache::{Budget, Cache};
+use cache::{Budget, Cache, Memory};
 use entry::{Coding, Entry, SiteId};
 use lookup::Lookup;
 use route::Sites;
@@ -148,7 +148,7 @@ impl Share {
 /// Everything that is served from files: sites, rules, and what is known of their files.
 pub struct Files {
     sites: Sites,
-    memory: lookup::Memory,
+    memory: Memory,
     cache: Cache,
     verdicts: Verdicts,
     /// Paths are decoded in here.
@@ -165,7 +165,7 @@ impl Files {
         let seed = secret.first_chunk().map_or(0, |start| u64::from_le_bytes(*start));
         Self {
             sites: Sites::new(&config.sites),
-            memory: lookup::Memory { budget: Rc::clone(&budget), file_max },
+            memory: Memory { budget: Rc::clone(&budget), file_max },
             cache: Cache::new(budget, config.cache.revalidate, share.descriptors, seed),
             verdicts: Verdicts::new(&secret),
             path: Vec::new(),
