@@ -41,6 +41,11 @@ impl Bytes {
         gauge.0.set(gauge.0.get() + bytes.len() as u64);
         Self(Rc::new(Counted { bytes: bytes.into_boxed_slice(), gauge: gauge.clone() }))
     }
+
+    /// Whether there are other clones, so that dropping this one frees nothing.
+    pub fn is_shared(&self) -> bool {
+        Rc::strong_count(&self.0) > 1
+    }
 }
 
 impl Deref for Bytes {

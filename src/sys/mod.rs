@@ -4,6 +4,12 @@
 pub mod bytes;
 pub mod fds;
 pub mod file;
+pub mod pass;
+pub mod process;
+pub mod shared;
+pub mod signals;
+pub mod sockets;
+pub mod tls_probe;
 pub mod user;
 
 pub use rustix::io::Errno;
