@@ -196,7 +196,7 @@ fn flags_give_the_same_as_a_file() {
 --cert: `no/such/key.pem` does not exist
 
 --https-port: `0.0.0.0:8080` is listened on twice
-    = keep one [[listen]]
+    = name another port
 
 --workers: `server.workers` must be between 0 and 1024
 ";
@@ -224,6 +224,8 @@ fn a_glimpse_survives_mistakes() {
 #[test]
 fn the_example_loads_and_names_every_key() {
     let path = Path::new("config.example.toml");
+    let config = config::load(path, &environment()).unwrap_or_else(|report| panic!("{report}"));
+    assert_eq!((config.listen.len(), config.sites.len()), (2, 1));
     let text = fs::read_to_string(path).expect("the example is there");
     let mut table = String::new();
     let mut named = BTreeSet::new();

@@ -291,6 +291,9 @@ fn syntax(message: &str, text: &str) -> (String, String) {
             false => (format!("`{text}` is not in quotes"), format!("write \"{text}\"")),
         };
     }
+    if message.starts_with("unexpected leading zero") {
+        return ("a number does not begin with a zero".to_owned(), "leave the zero out".to_owned());
+    }
     let help = if message.starts_with("key with no value") {
         "a line is `key = value`, `[table]`, or a comment that begins with `#`"
     } else if message.starts_with("unclosed") || message.contains("missing comma") {
@@ -299,8 +302,6 @@ fn syntax(message: &str, text: &str) -> (String, String) {
         "a string ends on its line, with the quote it began with"
     } else if message.starts_with("missing escaped value") {
         "a backslash in a string is written twice, or the string in single quotes"
-    } else if message.starts_with("unexpected leading zero") {
-        "a number begins with another digit"
     } else {
         ""
     };

@@ -26,9 +26,9 @@ pub fn resolve(file: &file::File, listen: &[Listen], own: &mut Resolver) -> Vec<
     let tls = file.listen.iter().flat_map(|listen| &listen.value).find(|listen| is_set(&listen.tls));
     if let Some(key) = tls.and_then(|listen| listen.tls.as_ref())
         && !tables.is_empty()
-        && tables.iter().all(|table| {
-            table.certificate.is_none() && !own.problems.is_meant(&table.at, "site.certificate")
-        })
+        && tables
+            .iter()
+            .all(|table| table.certificate.is_none() && !own.problems.is_meant(&table.at, "site.certificate"))
     {
         let help =
             "add [[site.certificate]] to a site, with cert and key, or self_signed = true for development";
