@@ -11,6 +11,7 @@ pub mod signals;
 pub mod sockets;
 pub mod tls_probe;
 pub mod user;
+pub mod wait;
 
 pub use rustix::io::Errno;
 
