@@ -4,11 +4,26 @@
 //! `report` renders problems. What the rest of the program sees are the plain values below:
 //! nothing in them needs checking again. Only this file touches the disk and the environment.
 
+pub mod file;
+mod flags;
+pub mod glob;
+mod hosts;
+mod htpasswd;
+mod listeners;
 pub mod report;
+mod resolve;
+mod rules;
+mod sites;
+mod suggest;
+mod units;
 
+use std::io::{self, Read as _};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use self::report::{Problems, Text};
+use self::resolve::{Context, Disk};
 
 pub use self::report::{Problem, Report};
 pub use crate::sys::file::Symlinks;
@@ -88,16 +103,27 @@ impl Environment {
 ///
 /// # Errors
 /// Every mistake at once.
-pub fn load(path: &Path, _environment: &Environment) -> Result<Config, Report> {
-    Err(Report::of(Problem::of_file(path, "reading a configuration is not built yet", "")))
+pub fn load(path: &Path, environment: &Environment) -> Result<Config, Report> {
+    let (config, problems) = read(path, environment)?;
+    match config {
+        Some(config) if problems.is_empty() => Ok(config),
+        _ => Err(Report { problems }),
+    }
 }
 
-/// The same configuration from flags.
+/// The same configuration from flags. Relative paths count from the working directory.
 ///
 /// # Errors
 /// Every mistake at once.
-pub fn from_flags(flags: &Flags, _environment: &Environment) -> Result<Config, Report> {
-    Err(Report::of(Problem::of_file(&flags.root, "reading flags is not built yet", "")))
+pub fn from_flags(flags: &Flags, environment: &Environment) -> Result<Config, Report> {
+    let base = std::env::current_dir().unwrap_or_default();
+    let (file, names) = flags::file(flags);
+    let text = Text::Flags(names);
+    let context = Context { environment, disk: &ThisDisk, base: &base, base_as_named: Path::new(""), text };
+    let mut problems = Problems::default();
+    let config = resolve::resolve(&file, &context, &mut problems);
+    let problems = problems.finish(&text);
+    if problems.is_empty() { Ok(config) } else { Err(Report { problems }) }
 }
 
 /// As much of a configuration as can be understood, mistakes or not: for commands that only need to know
@@ -105,10 +131,65 @@ pub fn from_flags(flags: &Flags, _environment: &Environment) -> Result<Config, R
 /// Without a file: the defaults, with neither listeners nor sites.
 ///
 /// # Errors
-/// When the file cannot be read at all.
-pub fn glimpse(path: Option<&Path>, _environment: &Environment) -> Result<Config, Report> {
-    let path = path.unwrap_or(Path::new(""));
-    Err(Report::of(Problem::of_file(path, "reading a configuration is not built yet", "")))
+/// When the file cannot be read, or not even its structure be understood.
+pub fn glimpse(path: Option<&Path>, environment: &Environment) -> Result<Config, Report> {
+    if let Some(path) = path {
+        let (config, problems) = read(path, environment)?;
+        return config.ok_or(Report { problems });
+    }
+    let (base, text) = (Path::new("/"), Text::Flags(&[]));
+    let context = Context { environment, disk: &ThisDisk, base, base_as_named: base, text };
+    Ok(resolve::resolve(&file::File::default(), &context, &mut Problems::default()))
+}
+
+/// What a file says, as far as it can be understood, and what is wrong with it.
+fn read(path: &Path, environment: &Environment) -> Result<(Option<Config>, Vec<Problem>), Report> {
+    let source = ThisDisk.read(path).map_err(|error| {
+        let (what, help) = match error.kind() {
+            io::ErrorKind::NotFound => {
+                ("the configuration does not exist", "name another file with -c".to_owned())
+            }
+            io::ErrorKind::InvalidData => ("the configuration is not a text file", error.to_string()),
+            _ => ("the configuration cannot be read", error.to_string()),
+        };
+        Report::of(Problem::of_file(path, what, help))
+    })?;
+    let base_as_named = path.parent().unwrap_or(Path::new(""));
+    let base = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let base = base.parent().unwrap_or(Path::new("/"));
+    let text = Text::File { file: path, source: &source };
+    let context = Context { environment, disk: &ThisDisk, base, base_as_named, text };
+    let mut problems = Problems::default();
+    let config =
+        file::parse(&source, &mut problems).map(|file| resolve::resolve(&file, &context, &mut problems));
+    Ok((config, problems.finish(&text)))
+}
+
+/// The disk of this machine.
+struct ThisDisk;
+
+/// Longest text file that is read; far beyond what people write, and short of what a device might give.
+const TEXT_MAX: u64 = 16 << 20;
+
+impl Disk for ThisDisk {
+    fn is_directory(&self, path: &Path) -> io::Result<bool> {
+        std::fs::metadata(path).map(|facts| facts.is_dir())
+    }
+
+    fn is_readable(&self, path: &Path) -> io::Result<()> {
+        // Opening a fifo would wait for its other end.
+        match std::fs::metadata(path)? {
+            facts if facts.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+            facts if facts.is_file() => std::fs::File::open(path).map(drop),
+            _ => Err(io::Error::other("it is not a regular file")),
+        }
+    }
+
+    fn read(&self, path: &Path) -> io::Result<String> {
+        let mut text = String::new();
+        std::fs::File::open(path)?.take(TEXT_MAX).read_to_string(&mut text)?;
+        Ok(text)
+    }
 }
 
 /// Everything the operator decided, with defaults filled in.

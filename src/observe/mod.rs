@@ -1,6 +1,7 @@
 //! What the program says of itself: diagnostics, access log lines, counters, status.
 
 pub mod access_log;
+pub mod batch;
 pub mod calendar;
 pub mod log;
 pub mod names;

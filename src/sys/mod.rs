@@ -10,6 +10,7 @@ pub mod process;
 pub mod shared;
 pub mod signals;
 pub mod sockets;
+pub mod tls_probe;
 pub mod user;
 pub mod wait;
 

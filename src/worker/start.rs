@@ -10,6 +10,7 @@ use std::rc::Rc;
 use crate::config::{Address, Config};
 use crate::observe::names::Counters;
 use crate::sys::process::User;
+use crate::tls::Endpoint;
 
 /// What a worker is given.
 ///
@@ -40,8 +41,9 @@ pub struct Start {
     /// Whom to become, after the ring is made (its memory counts against a limit of the user) and
     /// before the first byte is read.
     pub user: Option<User>,
-    // The TLS material of the generation is to be added here, as an `Rc`: made by the supervisor, which
-    // alone may read keys.
+    /// What TLS sessions are made of; `None` where no listener speaks TLS. Made by the supervisor,
+    /// which alone may read keys.
+    pub tls: Option<Endpoint>,
 }
 
 /// A listener as a worker sees it.
@@ -107,9 +109,12 @@ impl Report {
 /// What the supervisor tells a worker. The end of the stream says that the supervisor is gone: drain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// Stop accepting, finish what is in flight, close what is idle, and exit with success. At once
-    /// when nothing is open; the supervisor kills what takes longer than `server.drain`.
+    /// A successor serves: stop accepting, finish what is in flight, answer one more request on each
+    /// connection, and exit with success. At once when nothing is open; the supervisor kills what
+    /// takes longer than `server.drain`.
     Drain,
+    /// Nobody succeeds: the same, but close idle connections at once.
+    Stop,
     /// From now on write access log lines to the descriptor that comes along.
     Log,
 }
@@ -119,13 +124,14 @@ impl Order {
     pub fn note(self) -> &'static [u8] {
         match self {
             Self::Drain => b"D",
+            Self::Stop => b"S",
             Self::Log => b"L",
         }
     }
 
     /// Reads a note; `None` where it is none of ours.
     pub fn from_note(note: &[u8]) -> Option<Self> {
-        [Self::Drain, Self::Log].into_iter().find(|order| order.note() == note)
+        [Self::Drain, Self::Stop, Self::Log].into_iter().find(|order| order.note() == note)
     }
 }
 
@@ -140,7 +146,7 @@ mod tests {
         assert_eq!(Report::from_note(b"Rx"), None);
         assert_eq!(Report::from_note(b""), None);
         assert_eq!(failed(&"x".repeat(9000)).len(), NOTE_BYTES_MAX);
-        for order in [Order::Drain, Order::Log] {
+        for order in [Order::Drain, Order::Stop, Order::Log] {
             assert_eq!(Order::from_note(order.note()), Some(order));
         }
         assert_eq!(Order::from_note(b"DD"), None);
