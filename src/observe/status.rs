@@ -34,7 +34,11 @@ pub struct Status {
     pub counters: BTreeMap<String, u64>,
     /// What the workers' rings can do.
     pub ring_features: Vec<String>,
-    /// What else there is to know, by room: certificates, kernel TLS.
+    /// The certificates that are served.
+    pub certificates: Vec<Certificate>,
+    /// What TLS there is; `None` where no listener speaks it.
+    pub tls: Option<Tls>,
+    /// What else there is to know, by room.
     #[serde(flatten)]
     pub more: BTreeMap<String, serde_json::Value>,
 }
@@ -65,6 +69,38 @@ pub struct Listener {
     pub sockets: u32,
     /// Who opened it: `httpd`, `activation`, or `predecessor`.
     pub origin: String,
+}
+
+/// A certificate.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Certificate {
+    /// The site: its first host, or `default`.
+    pub site: String,
+    /// The names it is for.
+    pub names: Vec<String>,
+    /// Who vouches for it.
+    pub issuer: String,
+    /// Its kind of key: `ECDSA P-256`.
+    pub key: String,
+    /// When it ceases to be valid, by RFC 3339.
+    pub expires: String,
+    /// Days until then; negative afterwards.
+    pub days_left: i64,
+    /// Where it was read from; `None`: made at start.
+    pub file: Option<String>,
+    /// Whether an OCSP response goes with it.
+    pub stapled: bool,
+}
+
+/// TLS, but for the certificates.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Tls {
+    /// Whether workers may have the kernel encrypt.
+    pub kernel: bool,
+    /// What the kernel can, or why it cannot and what helps.
+    pub kernel_says: String,
+    /// Since when the current ticket key is in use, by RFC 3339; `None`: no tickets.
+    pub ticket_key_since: Option<String>,
 }
 
 /// A worker.
@@ -178,6 +214,7 @@ impl fmt::Display for Table<'_> {
         if !status.ring_features.is_empty() {
             writeln!(out, "\nring: {}", status.ring_features.join(", "))?;
         }
+        self.tls(out)?;
         for (room, value) in &status.more {
             writeln!(out, "{room}: {value}")?;
         }
@@ -232,6 +269,23 @@ impl Table<'_> {
             }
         }
         Ok(())
+    }
+
+    fn tls(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.status.certificates.is_empty() {
+            writeln!(out, "\ncertificates")?;
+        }
+        for certificate in &self.status.certificates {
+            let Certificate { site, names, issuer, key, expires, days_left, .. } = certificate;
+            let names = names.join(" ");
+            writeln!(out, "    {site}: {names}; {key}, by {issuer}, until {expires} ({days_left} days)")?;
+        }
+        let Some(Tls { kernel, kernel_says, ticket_key_since }) = &self.status.tls else { return Ok(()) };
+        writeln!(out, "\nkernel TLS: {}, {kernel_says}", if *kernel { "used" } else { "not used" })?;
+        match ticket_key_since {
+            Some(since) => writeln!(out, "session tickets: key in use since {since}"),
+            None => writeln!(out, "session tickets: none"),
+        }
     }
 
     fn rate(&self, counter: Counter) -> Option<f64> {
@@ -306,7 +360,9 @@ mod tests {
     #[test]
     fn json_can_be_read_back_also_when_it_says_more_or_less() {
         let mut status = status();
-        status.more.insert("certificates".into(), serde_json::json!([{ "name": "example.org" }]));
+        status.more.insert("gateway".into(), serde_json::json!({ "scripts": 3 }));
+        status.tls = Some(Tls { kernel: true, ..Tls::default() });
+        status.certificates = vec![Certificate { site: "default".into(), ..Certificate::default() }];
         let text = serde_json::to_string(&status).unwrap();
         assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), status);
         let less: Status = serde_json::from_str(r#"{"pid": 9, "unheard_of": true}"#).unwrap();

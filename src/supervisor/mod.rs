@@ -7,6 +7,7 @@
 
 mod activation;
 mod control;
+mod keys;
 mod launch;
 mod listeners;
 mod machine;
@@ -30,9 +31,11 @@ use crate::sys::signals::{Signal, Signals};
 use crate::sys::user::User;
 use crate::sys::wait::{self, For};
 use crate::sys::{Errno, Error, append, pass, user};
+use crate::tls::Endpoint;
 use crate::worker::start::{NOTE_BYTES_MAX, Order, Report, Start};
 
 use control::Control;
+use keys::Keys;
 use launch::Launched;
 use listeners::Listeners;
 use machine::{Action, Event, Machine, WorkerId};
@@ -76,6 +79,7 @@ struct Supervisor {
     generations: BTreeMap<u64, Generation>,
     processes: BTreeMap<WorkerId, Process>,
     control: Option<Control>,
+    keys: Keys,
     notify: Notify,
     /// When the service manager next expects a sign of life.
     alive_at: Option<Instant>,
@@ -93,6 +97,7 @@ struct Generation {
     config: Rc<Config>,
     access_log: Option<OwnedFd>,
     user: Option<User>,
+    tls: Option<Endpoint>,
 }
 
 /// A worker's process.
@@ -130,6 +135,7 @@ impl Supervisor {
             generations: BTreeMap::new(),
             processes: BTreeMap::new(),
             control: None,
+            keys: Keys::default(),
             alive_at: notify.watchdog_every().map(|every| now + every),
             notify,
             reload_wanted: false,
@@ -162,8 +168,12 @@ impl Supervisor {
 
     /// Waits for something to happen, and does what is to be done about it.
     fn turn(&mut self) -> Result<(), Error> {
-        let deadlines =
-            [self.machine.deadline(), self.alive_at, self.control.as_ref().and_then(Control::deadline)];
+        let deadlines = [
+            self.machine.deadline(),
+            self.alive_at,
+            self.keys.deadline(),
+            self.control.as_ref().and_then(Control::deadline),
+        ];
         let limit = deadlines.into_iter().flatten().min();
         let limit = limit.map(|until| until.saturating_duration_since(Instant::now()));
         let mut fds = vec![(self.signals.as_fd(), For::Reading)];
@@ -184,6 +194,7 @@ impl Supervisor {
         }
         self.handle(Event::Tick);
         self.sign_of_life();
+        self.look_after_keys();
         if self.reload_wanted && self.machine.may_begin() {
             self.reload_wanted = false;
             self.reload();
@@ -215,6 +226,15 @@ impl Supervisor {
         if self.alive_at.is_some_and(|at| at <= now) {
             self.notify.alive();
             self.alive_at = self.notify.watchdog_every().map(|every| now + every);
+        }
+    }
+
+    fn look_after_keys(&mut self) {
+        let current = self.machine.current().and_then(|current| self.generations.get(&current.id));
+        let in_use = current.and_then(|current| Some((&*current.config, current.tls.as_ref()?)));
+        if self.keys.check(in_use, Instant::now()) {
+            tracing::info!("certificates have changed");
+            self.reload_wanted = true;
         }
     }
 
@@ -276,6 +296,7 @@ impl Supervisor {
                 reason: Some(reason),
             })?,
             Action::Drain(worker) => self.tell(worker, Order::Drain),
+            Action::Stop(worker) => self.tell(worker, Order::Stop),
             Action::Kill(worker) => {
                 if let Some(process) = self.processes.get(&worker) {
                     process::kill(process.pid);
@@ -324,6 +345,7 @@ impl Supervisor {
                 access_log: access_log
                     .map_err(|error| Error::from_io("hand on", "the access log", &error))?,
                 user: generation.user.clone(),
+                tls: generation.tls.clone(),
             })
         })
         .map_err(|error| error.to_string())?;
@@ -351,6 +373,7 @@ impl Supervisor {
         let generation = Generation {
             access_log: open_access_log(&config)?,
             user: find_user(&config)?,
+            tls: self.keys.endpoint(&config)?,
             config: Rc::new(config),
         };
         self.listeners.open(&generation.config).map_err(|error| error.to_string())?;
@@ -397,7 +420,13 @@ impl Supervisor {
     }
 
     fn reload_failed(&mut self, reason: String) {
-        tracing::error!("reload failed, the generation before goes on: {reason}");
+        // Changed files are tried again and again until they fit together.
+        let before = self.last_reload.as_ref().and_then(|reload| reload.reason.as_ref());
+        if before == Some(&reason) {
+            tracing::info!("reload failed for the same reason as before");
+        } else {
+            tracing::error!("reload failed, the generation before goes on: {reason}");
+        }
         self.notify.ready(&format!("reload failed, the generation before goes on: {reason}"));
         self.last_reload = Some(Reload { succeeded: false, at: now_in_seconds(), reason: Some(reason) });
     }

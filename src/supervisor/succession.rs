@@ -8,6 +8,7 @@
 //! program: their pages have no name by which it could map them.
 
 use std::ffi::{CString, OsString};
+use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
@@ -40,6 +41,8 @@ pub struct Inheritance {
     listeners: Vec<Listener>,
     workers: Vec<Worker>,
     drain: Duration,
+    /// A pipe that holds the ticket keys: in the environment others could read them.
+    tickets: Option<i32>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -82,6 +85,12 @@ impl Supervisor {
             let channel = adopt(worker.channel);
             self.processes.insert(id, Process { pid, channel, counters, core: worker.core, reason: None });
             inherited.push((id, if worker.is_leaving { Role::Leaving } else { Role::Current }));
+        }
+        if let Some(pipe) = adopt(inheritance.tickets) {
+            let mut bytes = Vec::new();
+            if std::fs::File::from(pipe).read_to_end(&mut bytes).is_ok() {
+                self.keys.import(&bytes);
+            }
         }
         self.machine.inherit(&inherited, inheritance.drain, now);
         let mut adopted = Vec::new();
@@ -126,7 +135,8 @@ impl Supervisor {
 
     /// Returns why it failed.
     fn execute(&self, program: &Path) -> String {
-        let prepared = self.inheritance().and_then(|inheritance| {
+        let tickets = ticket_pipe(&self.keys.export());
+        let prepared = self.inheritance(tickets.as_ref()).and_then(|inheritance| {
             let program = CString::new(program.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
             let text = serde_json::to_string(&inheritance).map_err(|error| error.to_string())?;
             let others = std::env::vars_os().filter(|(name, _)| name != VARIABLE);
@@ -146,7 +156,7 @@ impl Supervisor {
         }
     }
 
-    fn inheritance(&self) -> Result<Inheritance, String> {
+    fn inheritance(&self, tickets: Option<&OwnedFd>) -> Result<Inheritance, String> {
         let keep = |fd| sockets::keep_across_exec(fd, true).map_err(|errno| errno.to_string());
         let mut listeners = Vec::new();
         for (fd, origin, file) in self.listeners.all() {
@@ -165,8 +175,18 @@ impl Supervisor {
             });
         }
         let drain = self.current_config().map(|config| config.server.drain).unwrap_or_default();
-        Ok(Inheritance { pid: std::process::id(), listeners, workers, drain })
+        let tickets = tickets.map(keep).transpose()?;
+        Ok(Inheritance { pid: std::process::id(), listeners, workers, drain, tickets })
     }
+}
+
+/// The end for reading of a pipe that holds the keys. `None`, where that fails, costs full handshakes.
+fn ticket_pipe(keys: &[u8]) -> Option<OwnedFd> {
+    let (reader, mut writer) = std::io::pipe().ok()?;
+    // A pipe takes a page without anybody reading it, and the keys are less than that.
+    (keys.len() <= 4096).then_some(())?;
+    writer.write_all(keys).ok()?;
+    Some(reader.into())
 }
 
 /// Has the new program check the configuration: a program that cannot even do that must not replace one

@@ -54,6 +54,11 @@ impl Supervisor {
         }
         let current = self.machine.current();
         let config = self.current_config();
+        let endpoint = current.and_then(|current| self.generations.get(&current.id)?.tls.as_ref());
+        let (certificates, tls) = match endpoint.map(|endpoint| self.keys.status(endpoint)) {
+            Some((certificates, tls)) => (certificates, Some(tls)),
+            None => (Vec::new(), None),
+        };
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -66,6 +71,8 @@ impl Supervisor {
             restarts: self.machine.restarts(),
             counters: sums.by_name(),
             ring_features: sums.ring_features(),
+            certificates,
+            tls,
             more: Default::default(),
         }
     }
