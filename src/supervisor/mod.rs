@@ -7,11 +7,11 @@
 
 mod activation;
 mod control;
-mod keys;
 mod launch;
 mod listeners;
 mod machine;
 mod notify;
+mod secure;
 mod succession;
 mod view;
 
@@ -35,12 +35,13 @@ use crate::tls::Endpoint;
 use crate::worker::start::{NOTE_BYTES_MAX, Order, Report, Start};
 
 use control::Control;
-use keys::Keys;
 use launch::Launched;
 use listeners::Listeners;
 use machine::{Action, Event, Machine, WorkerId};
 use notify::Notify;
+use secure::Secure;
 
+pub use secure::check;
 pub use view::status;
 
 /// Serves `config` until told to stop; reads `source` anew on every reload.
@@ -79,8 +80,8 @@ struct Supervisor {
     generations: BTreeMap<u64, Generation>,
     processes: BTreeMap<WorkerId, Process>,
     control: Option<Control>,
-    keys: Keys,
     notify: Notify,
+    secure: Secure,
     /// When the service manager next expects a sign of life.
     alive_at: Option<Instant>,
     reload_wanted: bool,
@@ -135,9 +136,9 @@ impl Supervisor {
             generations: BTreeMap::new(),
             processes: BTreeMap::new(),
             control: None,
-            keys: Keys::default(),
             alive_at: notify.watchdog_every().map(|every| now + every),
             notify,
+            secure: Secure::default(),
             reload_wanted: false,
             last_reload: None,
             gone: Sums::default(),
@@ -168,12 +169,8 @@ impl Supervisor {
 
     /// Waits for something to happen, and does what is to be done about it.
     fn turn(&mut self) -> Result<(), Error> {
-        let deadlines = [
-            self.machine.deadline(),
-            self.alive_at,
-            self.keys.deadline(),
-            self.control.as_ref().and_then(Control::deadline),
-        ];
+        let control = self.control.as_ref().and_then(Control::deadline);
+        let deadlines = [self.machine.deadline(), self.alive_at, self.secure.deadline(), control];
         let limit = deadlines.into_iter().flatten().min();
         let limit = limit.map(|until| until.saturating_duration_since(Instant::now()));
         let mut fds = vec![(self.signals.as_fd(), For::Reading)];
@@ -194,7 +191,7 @@ impl Supervisor {
         }
         self.handle(Event::Tick);
         self.sign_of_life();
-        self.look_after_keys();
+        self.watch_certificates();
         if self.reload_wanted && self.machine.may_begin() {
             self.reload_wanted = false;
             self.reload();
@@ -226,15 +223,6 @@ impl Supervisor {
         if self.alive_at.is_some_and(|at| at <= now) {
             self.notify.alive();
             self.alive_at = self.notify.watchdog_every().map(|every| now + every);
-        }
-    }
-
-    fn look_after_keys(&mut self) {
-        let current = self.machine.current().and_then(|current| self.generations.get(&current.id));
-        let in_use = current.and_then(|current| Some((&*current.config, current.tls.as_ref()?)));
-        if self.keys.check(in_use, Instant::now()) {
-            tracing::info!("certificates have changed");
-            self.reload_wanted = true;
         }
     }
 
@@ -373,7 +361,7 @@ impl Supervisor {
         let generation = Generation {
             access_log: open_access_log(&config)?,
             user: find_user(&config)?,
-            tls: self.keys.endpoint(&config)?,
+            tls: self.secure.endpoint(&config, SystemTime::now())?,
             config: Rc::new(config),
         };
         self.listeners.open(&generation.config).map_err(|error| error.to_string())?;
@@ -389,6 +377,28 @@ impl Supervisor {
         self.notify.reloading(wait::monotonic());
         if let Err(reason) = (self.load)().and_then(|config| self.begin(config)) {
             self.reload_failed(reason);
+        }
+    }
+
+    /// Takes in certificates that changed without anybody saying so: a generation with the same
+    /// configuration and what the files hold now.
+    fn watch_certificates(&mut self) {
+        let now = Instant::now();
+        if !self.secure.is_due(now) {
+            return;
+        }
+        let Some(current) = self.machine.current().map(|current| current.id) else { return };
+        let Some(generation) = self.generations.get(&current) else { return };
+        let (config, Some(endpoint)) = (Rc::clone(&generation.config), &generation.tls) else { return };
+        if !self.secure.look(&config, endpoint, now) || !self.machine.may_begin() {
+            return;
+        }
+        match self.begin(Config::clone(&config)) {
+            Ok(()) => tracing::info!("certificate files have changed: taking them in"),
+            Err(reason) if self.secure.refuse(&reason) => {
+                tracing::error!("certificate files have changed, those before go on being used: {reason}");
+            }
+            Err(_) => {}
         }
     }
 
@@ -420,13 +430,7 @@ impl Supervisor {
     }
 
     fn reload_failed(&mut self, reason: String) {
-        // Changed files are tried again and again until they fit together.
-        let before = self.last_reload.as_ref().and_then(|reload| reload.reason.as_ref());
-        if before == Some(&reason) {
-            tracing::info!("reload failed for the same reason as before");
-        } else {
-            tracing::error!("reload failed, the generation before goes on: {reason}");
-        }
+        tracing::error!("reload failed, the generation before goes on: {reason}");
         self.notify.ready(&format!("reload failed, the generation before goes on: {reason}"));
         self.last_reload = Some(Reload { succeeded: false, at: now_in_seconds(), reason: Some(reason) });
     }

@@ -8,7 +8,6 @@
 //! program: their pages have no name by which it could map them.
 
 use std::ffi::{CString, OsString};
-use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
@@ -41,7 +40,7 @@ pub struct Inheritance {
     listeners: Vec<Listener>,
     workers: Vec<Worker>,
     drain: Duration,
-    /// A pipe that holds the ticket keys: in the environment others could read them.
+    /// A file with the ticket keys.
     tickets: Option<i32>,
 }
 
@@ -77,6 +76,9 @@ impl Supervisor {
     ) -> Result<Vec<Adopted>, String> {
         let Some(inheritance) = inheritance else { return Ok(Vec::new()) };
         let adopt = |fd: Option<i32>| sockets::adopt(fd).pop().flatten();
+        if let Some(file) = adopt(inheritance.tickets) {
+            self.secure.import(file);
+        }
         let mut inherited = Vec::new();
         for worker in inheritance.workers {
             let Some(pid) = Pid::from_raw(worker.pid) else { continue };
@@ -85,12 +87,6 @@ impl Supervisor {
             let channel = adopt(worker.channel);
             self.processes.insert(id, Process { pid, channel, counters, core: worker.core, reason: None });
             inherited.push((id, if worker.is_leaving { Role::Leaving } else { Role::Current }));
-        }
-        if let Some(pipe) = adopt(inheritance.tickets) {
-            let mut bytes = Vec::new();
-            if std::fs::File::from(pipe).read_to_end(&mut bytes).is_ok() {
-                self.keys.import(&bytes);
-            }
         }
         self.machine.inherit(&inherited, inheritance.drain, now);
         let mut adopted = Vec::new();
@@ -119,7 +115,8 @@ impl Supervisor {
             return;
         }
         self.notify.reloading(crate::sys::wait::monotonic());
-        let reason = self.execute(&program);
+        let tickets = self.secure.export();
+        let reason = self.execute(&program, tickets.as_ref());
         for fd in self.lasting() {
             // Workers never execute anything, so that an error here would do no harm.
             let _ = sockets::keep_across_exec(fd, false);
@@ -134,9 +131,8 @@ impl Supervisor {
     }
 
     /// Returns why it failed.
-    fn execute(&self, program: &Path) -> String {
-        let tickets = ticket_pipe(&self.keys.export());
-        let prepared = self.inheritance(tickets.as_ref()).and_then(|inheritance| {
+    fn execute(&self, program: &Path, tickets: Option<&OwnedFd>) -> String {
+        let prepared = self.inheritance(tickets).and_then(|inheritance| {
             let program = CString::new(program.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
             let text = serde_json::to_string(&inheritance).map_err(|error| error.to_string())?;
             let others = std::env::vars_os().filter(|(name, _)| name != VARIABLE);
@@ -178,15 +174,6 @@ impl Supervisor {
         let tickets = tickets.map(keep).transpose()?;
         Ok(Inheritance { pid: std::process::id(), listeners, workers, drain, tickets })
     }
-}
-
-/// The end for reading of a pipe that holds the keys. `None`, where that fails, costs full handshakes.
-fn ticket_pipe(keys: &[u8]) -> Option<OwnedFd> {
-    let (reader, mut writer) = std::io::pipe().ok()?;
-    // A pipe takes a page without anybody reading it, and the keys are less than that.
-    (keys.len() <= 4096).then_some(())?;
-    writer.write_all(keys).ok()?;
-    Some(reader.into())
 }
 
 /// Has the new program check the configuration: a program that cannot even do that must not replace one
