@@ -184,6 +184,7 @@ fn short_sends_to_a_slow_reader() {
     let (go, wait) = std::sync::mpsc::channel::<()>();
     let client = std::thread::spawn(move || {
         let mut socket = TcpStream::connect(address).unwrap();
+        rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 100_000).unwrap();
         let mut connection = Client::new(&config, "localhost").connection;
         let mut stream = rustls::Stream::new(&mut connection, &mut socket);
         stream.write_all(REQUEST).unwrap();
@@ -197,7 +198,7 @@ fn short_sends_to_a_slow_reader() {
     assert!(server.hand_over());
     rustix::net::sockopt::set_socket_send_buffer_size(&server.socket, 100_000).unwrap();
     server.socket.set_nonblocking(true).unwrap();
-    let sent = body(20_000_000);
+    let sent = body(4_000_000);
     let (mut at, mut full) = (0, 0);
     while at < sent.len() {
         match server.socket.write(&sent[at..]) {
