@@ -1,14 +1,196 @@
-//! The configuration: TOML in, a checked [`Config`] or a [`report::Report`] of every mistake out.
+//! The configuration: TOML in, a checked [`Config`] or a [`Report`] of every mistake out.
 //!
 //! `file` mirrors the TOML with positions, `resolve` applies defaults, units and cross checks,
 //! `report` renders problems. What the rest of the program sees are the plain values below:
-//! nothing in them needs checking again.
+//! nothing in them needs checking again. Only this file touches the disk and the environment.
 
+pub mod file;
+mod flags;
+pub mod glob;
+mod hosts;
+mod htpasswd;
+mod listeners;
+pub mod report;
+mod resolve;
+mod rules;
+mod sites;
+mod suggest;
+mod units;
+
+use std::io::{self, Read as _};
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use self::report::{Problems, Text};
+use self::resolve::{Context, Disk};
+
+pub use self::report::{Problem, Report};
 pub use crate::sys::file::Symlinks;
+
+/// Where a configuration comes from; kept by the supervisor, which reads it again on every reload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// `-c FILE`
+    File(PathBuf),
+    /// `--root DIR` and its companions.
+    Flags(Flags),
+}
+
+impl Source {
+    /// Reads and checks all of it anew.
+    ///
+    /// # Errors
+    /// Every mistake at once.
+    pub fn load(&self, environment: &Environment) -> Result<Config, Report> {
+        match self {
+            Source::File(path) => load(path, environment),
+            Source::Flags(flags) => from_flags(flags, environment),
+        }
+    }
+}
+
+/// What the command line says when there is no file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flags {
+    /// The directory served.
+    pub root: PathBuf,
+    /// Where the certificate is; `None`: no https.
+    pub cert: Option<CertificateFlag>,
+    /// Port for http.
+    pub http_port: u16,
+    /// Port for https.
+    pub https_port: u16,
+    /// Number of workers; 0: one per core.
+    pub workers: u32,
+}
+
+/// `--cert`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CertificateFlag {
+    /// A directory that holds `cert.pem` and `key.pem`.
+    Directory(PathBuf),
+    /// `self-signed`: made at start.
+    SelfSigned,
+}
+
+/// What defaults depend on besides the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Environment {
+    /// Whether the process runs as root.
+    pub root: bool,
+    /// How many cores it may use; never 0.
+    pub cores: u32,
+    /// `XDG_RUNTIME_DIR`, where a plain user's sockets belong.
+    pub runtime_dir: Option<PathBuf>,
+}
+
+impl Environment {
+    /// That of this process.
+    pub fn of_this_process() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self {
+            root: crate::sys::user::is_root(),
+            cores: u32::try_from(cores).unwrap_or(u32::MAX),
+            runtime_dir: std::env::var_os("XDG_RUNTIME_DIR")
+                .map(PathBuf::from)
+                .filter(|dir| dir.is_absolute()),
+        }
+    }
+}
+
+/// Reads and checks a configuration file. Relative paths in it count from its directory.
+///
+/// # Errors
+/// Every mistake at once.
+pub fn load(path: &Path, environment: &Environment) -> Result<Config, Report> {
+    let (config, problems) = read(path, environment)?;
+    match config {
+        Some(config) if problems.is_empty() => Ok(config),
+        _ => Err(Report { problems }),
+    }
+}
+
+/// The same configuration from flags. Relative paths count from the working directory.
+///
+/// # Errors
+/// Every mistake at once.
+pub fn from_flags(flags: &Flags, environment: &Environment) -> Result<Config, Report> {
+    let base = std::env::current_dir().unwrap_or_default();
+    let (file, names) = flags::file(flags);
+    let text = Text::Flags(names);
+    let context = Context { environment, disk: &ThisDisk, base: &base, base_as_named: Path::new(""), text };
+    let mut problems = Problems::default();
+    let config = resolve::resolve(&file, &context, &mut problems);
+    let problems = problems.finish(&text);
+    if problems.is_empty() { Ok(config) } else { Err(Report { problems }) }
+}
+
+/// As much of a configuration as can be understood, mistakes or not: for commands that only need to know
+/// where a running server is to be found, which may well have been started before the mistake was made.
+/// Without a file: the defaults, with neither listeners nor sites.
+///
+/// # Errors
+/// When the file cannot be read, or not even its structure be understood.
+pub fn glimpse(path: Option<&Path>, environment: &Environment) -> Result<Config, Report> {
+    if let Some(path) = path {
+        let (config, problems) = read(path, environment)?;
+        return config.ok_or(Report { problems });
+    }
+    let (base, text) = (Path::new("/"), Text::Flags(&[]));
+    let context = Context { environment, disk: &ThisDisk, base, base_as_named: base, text };
+    Ok(resolve::resolve(&file::File::default(), &context, &mut Problems::default()))
+}
+
+/// What a file says, as far as it can be understood, and what is wrong with it.
+fn read(path: &Path, environment: &Environment) -> Result<(Option<Config>, Vec<Problem>), Report> {
+    let source = ThisDisk.read(path).map_err(|error| {
+        let (what, help) = match error.kind() {
+            io::ErrorKind::NotFound => {
+                ("the configuration does not exist", "name another file with -c".to_owned())
+            }
+            io::ErrorKind::InvalidData => ("the configuration is not a text file", error.to_string()),
+            _ => ("the configuration cannot be read", error.to_string()),
+        };
+        Report::of(Problem::of_file(path, what, help))
+    })?;
+    let base_as_named = path.parent().unwrap_or(Path::new(""));
+    let base = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let base = base.parent().unwrap_or(Path::new("/"));
+    let text = Text::File { file: path, source: &source };
+    let context = Context { environment, disk: &ThisDisk, base, base_as_named, text };
+    let mut problems = Problems::default();
+    let config =
+        file::parse(&source, &mut problems).map(|file| resolve::resolve(&file, &context, &mut problems));
+    Ok((config, problems.finish(&text)))
+}
+
+/// The disk of this machine.
+struct ThisDisk;
+
+/// Longest text file that is read; far beyond what people write, and short of what a device might give.
+const TEXT_MAX: u64 = 16 << 20;
+
+impl Disk for ThisDisk {
+    fn is_directory(&self, path: &Path) -> io::Result<bool> {
+        std::fs::metadata(path).map(|facts| facts.is_dir())
+    }
+
+    fn is_readable(&self, path: &Path) -> io::Result<()> {
+        // Opening a fifo would wait for its other end.
+        match std::fs::metadata(path)? {
+            facts if facts.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+            facts if facts.is_file() => std::fs::File::open(path).map(drop),
+            _ => Err(io::Error::other("it is not a regular file")),
+        }
+    }
+
+    fn read(&self, path: &Path) -> io::Result<String> {
+        let mut text = String::new();
+        std::fs::File::open(path)?.take(TEXT_MAX).read_to_string(&mut text)?;
+        Ok(text)
+    }
+}
 
 /// Everything the operator decided, with defaults filled in.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,12 +1,13 @@
 //! What a path leads to, decided once when it is looked up, and ready to be sent.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Instant;
 
-use crate::sys::bytes::Bytes;
+use super::listing::Form;
+use crate::sys::bytes::{Bytes, Gauge};
 use crate::sys::fds::Descriptor;
-use crate::sys::file::Facts;
+use crate::sys::file::{Facts, Name};
 
 /// Index of a site in the configuration.
 pub type SiteId = u16;
@@ -16,6 +17,9 @@ pub type SiteId = u16;
 pub struct Entry {
     /// When the file system was last asked.
     pub checked: Cell<Instant>,
+    /// Whether it may answer other requests than the one it was looked up for: not where the
+    /// system was out of means, nor where the file changed under our eyes.
+    pub lasting: bool,
     /// What it leads to.
     pub target: Target,
 }
@@ -29,35 +33,64 @@ pub enum Target {
     Listing(Listing),
     /// A directory named without its slash.
     Directory,
-    /// Nothing, or nothing that may be seen: 404 or 403.
+    /// Nothing that may be seen: 404 or 403; or nothing that can be had now: 500 or 503.
     Refused(u16),
 }
 
 /// A file in all its forms.
 #[derive(Debug)]
 pub struct File {
-    /// Facts of the identity form.
-    pub facts: Facts,
-    /// The forms; the first is the file itself.
+    /// The decoded path of the file where it is not the one that was asked for: an index, or what a
+    /// clean URL stands for. Rules about who may see it hold for this path too.
+    pub path: Option<Box<[u8]>>,
+    /// The forms; the first is the file itself. Never empty.
     pub representations: Vec<Representation>,
 }
 
+impl File {
+    /// The file itself.
+    pub fn identity(&self) -> &Representation {
+        &self.representations[0]
+    }
+}
+
 /// One form of a file.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Representation {
     /// `None`: the file itself; else the content coding.
     pub coding: Option<Coding>,
+    /// Facts of the file that holds this form.
+    pub facts: Facts,
+    /// Whether the last change was long enough before the look that a later one must show in the
+    /// facts. File times are as coarse as the kernel's tick, or as seconds on other systems.
+    pub settled: bool,
     /// The entity tag with its quotes.
     pub etag: Box<str>,
+    /// Seconds since 1970 of Last-Modified; never later than the look.
+    pub last_modified: i64,
     /// Ready-made fields of a 200, as HTTP/1.1 writes them ("Name: value\r\n" each): everything but
-    /// Date, Server and what depends on the connection. Contains Content-Length.
+    /// Date, Server and what depends on the connection. Begins with Content-Type, then
+    /// Content-Length.
     pub fields: Rc<[u8]>,
-    /// The same for a 304.
+    /// Where in `fields` Content-Type ends.
+    pub type_end: usize,
+    /// Where in `fields` Content-Length ends; what follows holds for a part as well.
+    pub length_end: usize,
+    /// The fields of a 304 (RFC 9110 section 15.4.5).
     pub fields_not_modified: Rc<[u8]>,
     /// Bytes.
     pub length: u64,
     /// Where the bytes are.
     pub body: Body,
+}
+
+impl Representation {
+    /// The value of Content-Type.
+    pub fn media_type(&self) -> &str {
+        let line = self.fields.get(..self.type_end).unwrap_or_default();
+        let value = line.strip_prefix(b"Content-Type: ").and_then(|value| value.strip_suffix(b"\r\n"));
+        std::str::from_utf8(value.unwrap_or_default()).unwrap_or_default()
+    }
 }
 
 /// A content coding (RFC 9110 section 8.4.1).
@@ -71,6 +104,29 @@ pub enum Coding {
     Gzip,
 }
 
+impl Coding {
+    /// All of them, in the order in which sidecars are looked for.
+    pub const ALL: [Coding; 3] = [Coding::Brotli, Coding::Zstd, Coding::Gzip];
+
+    /// As Content-Encoding and Accept-Encoding name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Coding::Brotli => "br",
+            Coding::Zstd => "zstd",
+            Coding::Gzip => "gzip",
+        }
+    }
+
+    /// What the name of a sidecar ends in.
+    pub fn suffix(self) -> &'static [u8] {
+        match self {
+            Coding::Brotli => b".br",
+            Coding::Zstd => b".zst",
+            Coding::Gzip => b".gz",
+        }
+    }
+}
+
 /// Where a representation's bytes are.
 #[derive(Clone, Debug)]
 pub enum Body {
@@ -80,11 +136,33 @@ pub enum Body {
     File(Rc<Descriptor>),
 }
 
-/// A directory's listing, in both forms.
+/// What a directory holds. Rendered when it is asked for, because the order and the form are the
+/// client's choice; kept as it was rendered last, because the next client mostly chooses the same.
 #[derive(Debug)]
 pub struct Listing {
-    /// For people.
-    pub html: Bytes,
-    /// For programs.
-    pub json: Bytes,
+    /// The names that may be seen: no hidden ones, nothing that is never served. In order.
+    pub names: Vec<Name>,
+    /// Whether there were more than are kept.
+    pub truncated: bool,
+    rendered: RefCell<Option<(Form, Bytes)>>,
+}
+
+impl Listing {
+    /// Of names put in order by [`super::listing::arrange`].
+    pub fn new(names: Vec<Name>, truncated: bool) -> Self {
+        Self { names, truncated, rendered: RefCell::new(None) }
+    }
+
+    /// The listing in a form, as it is or rendered by `render`.
+    pub fn rendered(&self, form: Form, gauge: &Gauge, render: impl FnOnce() -> Vec<u8>) -> Bytes {
+        let mut rendered = self.rendered.borrow_mut();
+        match &*rendered {
+            Some((own, bytes)) if *own == form => bytes.clone(),
+            _ => {
+                let bytes = Bytes::new(render(), gauge);
+                *rendered = Some((form, bytes.clone()));
+                bytes
+            }
+        }
+    }
 }

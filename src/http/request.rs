@@ -24,6 +24,16 @@ pub enum Version {
     Http11,
 }
 
+impl Version {
+    /// As messages name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http10 => "HTTP/1.0",
+            Self::Http11 => "HTTP/1.1",
+        }
+    }
+}
+
 /// What a request is about, without the host (RFC 9112 section 3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target<'a> {
@@ -36,10 +46,12 @@ pub enum Target<'a> {
     },
     /// `OPTIONS *`
     Asterisk,
+    /// `CONNECT host:port`, which is refused with 405 like every method we do not serve.
+    Authority,
 }
 
 /// A request head that obeys every rule of [`crate::http1::head`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Request<'a> {
     /// The method.
     pub method: Method,

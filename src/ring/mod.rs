@@ -11,11 +11,26 @@
 //!
 //! What may be relied on, of the kernel and of the simulation alike:
 //! * every op but a multishot accept completes exactly once; an accept completes with `more` any
-//!   number of times and once without;
+//!   number of times and once without, mostly but not always with an error;
 //! * completions come in any order, also of ops on one descriptor;
 //! * a send may be short; so may a read; a receive of 0 bytes is the end of the stream;
 //! * a receive may fail with ENOBUFS while all leases are out: arm it again once some are back;
-//! * a token is only echoed: the ring does not care whether its slot still means the same.
+//! * a token is only echoed: the ring does not care whether its slot still means the same;
+//! * direct calls happen at once, before all that is queued;
+//! * a descriptor named by a number alone ([`Fd`]) may be dropped with ops in flight only after a
+//!   [`Op::Cancel`] or a [`Ring::shutdown`] of both directions; those ops still complete. Without, they hold
+//!   the file open: its peer would see no end.
+
+#[allow(unsafe_code)]
+mod direct;
+mod helper;
+mod inflight;
+#[allow(unsafe_code)]
+mod memory;
+pub mod probe;
+mod setup;
+#[allow(unsafe_code)]
+pub mod uring;
 
 use std::ffi::CString;
 use std::net::SocketAddr;
@@ -23,7 +38,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
-use crate::sys::bytes::Bytes;
+use crate::sys::bytes::Slice;
 use crate::sys::fds::{Descriptor, Fd};
 use crate::sys::file::{Facts, Name, Symlinks};
 use crate::sys::{Errno, Error};
@@ -50,13 +65,13 @@ pub enum Op {
     /// Send `head[from..]`, then `body`; either may be empty. The result counts bytes of both.
     /// Gives `head` back as [`Payload::Memory`]. `more`: another send follows at once
     /// (MSG_MORE); every chain ends with one that says `false`.
-    Send { socket: Fd, head: Vec<u8>, from: usize, body: Option<(Bytes, Range<usize>)>, more: bool },
+    Send { socket: Fd, head: Vec<u8>, from: usize, body: Option<Slice>, more: bool },
     /// Complete once the socket takes more bytes.
     Writable { socket: Fd },
     /// Complete once the descriptor has something to read or its other end is gone.
     Readable { fd: Fd },
     /// Open for reading, beneath `dir`, by openat2(2): the way that may wait for a disk. Gives
-    /// [`Payload::Descriptor`].
+    /// [`Payload::Descriptor`]. May fail with EAGAIN too: something was renamed at the same time.
     Open { dir: Rc<Descriptor>, path: CString, symlinks: Symlinks },
     /// Read at `offset` into the spare capacity of `into`, at most `length` bytes. Gives the buffer
     /// back as [`Payload::Memory`], longer by what was read.
@@ -75,7 +90,8 @@ pub enum Op {
 pub enum Job {
     /// Check a password against a bcrypt hash: some tens of milliseconds of arithmetic.
     VerifyPassword { password: Vec<u8>, hash: String },
-    /// Read the names of the open directory and look at what each leads to; at most `names_max`.
+    /// Read the names of the open directory and look at what each leads to; at most `names_max`. What
+    /// `symlinks` keeps beneath, it keeps beneath this directory.
     List { directory: Rc<Descriptor>, symlinks: Symlinks, names_max: usize },
 }
 
@@ -141,7 +157,8 @@ pub trait Ring {
     fn push(&mut self, token: Token, op: Op);
 
     /// Hands over what is queued, closes what is buried, waits for a completion but no longer than
-    /// `until`, and appends what completed. Without a deadline and completions, waits for ever.
+    /// `until`, and appends what completed. Without a deadline and completions, waits for ever; but
+    /// may return with nothing, after a signal or ops of the ring's own.
     ///
     /// # Errors
     /// Only when the ring itself is unusable; the worker cannot go on.
@@ -209,10 +226,10 @@ pub trait Ring {
     /// Ends the sending side (`both`: also the receiving side, which completes a pending receive).
     fn shutdown(&mut self, socket: Fd, both: bool);
 
-    /// The peer's address; `None` on a unix socket or when it is gone.
+    /// The peer's address, IPv4 even on an IPv6 listener; `None` on a unix socket or when it is gone.
     fn peer(&mut self, socket: Fd) -> Option<SocketAddr>;
 
-    /// The address the peer connected to; `None` on a unix socket.
+    /// The address the peer connected to, in the same form; `None` on a unix socket.
     fn local(&mut self, socket: Fd) -> Option<SocketAddr>;
 
     /// Bytes accepted from us that the peer has not acknowledged yet (SIOCOUTQ), for telling a slow

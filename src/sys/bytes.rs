@@ -5,7 +5,7 @@
 //! is in memory.
 
 use std::cell::Cell;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::rc::Rc;
 
 /// How many bytes are held; clones count together.
@@ -41,6 +41,11 @@ impl Bytes {
         gauge.0.set(gauge.0.get() + bytes.len() as u64);
         Self(Rc::new(Counted { bytes: bytes.into_boxed_slice(), gauge: gauge.clone() }))
     }
+
+    /// Whether there are other clones, so that dropping this one frees nothing.
+    pub fn is_shared(&self) -> bool {
+        Rc::strong_count(&self.0) > 1
+    }
 }
 
 impl Deref for Bytes {
@@ -50,3 +55,6 @@ impl Deref for Bytes {
         &self.0.bytes
     }
 }
+
+/// A part of shared bytes.
+pub type Slice = (Bytes, Range<usize>);

@@ -4,7 +4,14 @@
 pub mod bytes;
 pub mod fds;
 pub mod file;
+pub mod pass;
+pub mod process;
+pub mod shared;
+pub mod signals;
+pub mod sockets;
 pub mod tls_probe;
+pub mod user;
+pub mod wait;
 
 pub use rustix::io::Errno;
 

@@ -1,0 +1,71 @@
+//! What goes into a connection and what comes out of it.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use super::outcome::Outcome;
+use crate::files::entry::Entry;
+use crate::files::{Credential, Question};
+use crate::sys::Errno;
+use crate::sys::bytes::Slice;
+use crate::sys::fds::Descriptor;
+use crate::sys::file::Facts;
+
+/// Something that happened to a connection.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// Bytes came; none means that the peer will send no more.
+    Received(&'a [u8]),
+    /// Receiving failed.
+    ReceiveFailed(Errno),
+    /// A send ended; `head` is the memory it was lent.
+    Sent { result: Result<usize, Errno>, head: Vec<u8> },
+    /// The socket takes bytes again.
+    Writable,
+    /// That many bytes of the file went to the socket; 0: the socket is full.
+    Transferred(usize),
+    /// The next bytes of the file, read because they could not be transferred directly.
+    Chunk(Vec<u8>),
+    /// The transfer cannot go on.
+    TransferFailed(Outcome),
+    /// What a look-up found.
+    Found(Question, Rc<Entry>),
+    /// A password was verified, and the verdict remembered.
+    Verified,
+    /// Whether the kernel encrypts from now on.
+    KernelTls(Result<(), Errno>),
+    /// Whether the kernel took the closing alert.
+    RecordSent(Result<(), Errno>),
+    /// The deadline passed; `unsent` bytes wait in the socket.
+    Deadline { unsent: u64 },
+    /// The worker retires: finish what is in flight. `now`: close an idle connection at once,
+    /// instead of answering one more request.
+    Drain { now: bool },
+}
+
+/// Something a connection wants done. What needs the peer's patience completes with an [`Event`].
+#[derive(Debug)]
+pub enum Action {
+    /// Receive once; gives `Received` or `ReceiveFailed`.
+    Receive,
+    /// Send; gives `Sent`.
+    Send { head: Vec<u8>, from: usize, body: Option<Slice>, more: bool },
+    /// Wait until the socket takes bytes; gives `Writable`.
+    AwaitWritable,
+    /// Move these bytes of the file towards the socket; gives `Transferred`, `Chunk` or
+    /// `TransferFailed`. With `direct` the kernel may move them; `last`: the file must still be as
+    /// `facts` say, for after these bytes the response will look complete.
+    Transfer { file: Rc<Descriptor>, range: Range<u64>, facts: Facts, direct: bool, last: bool },
+    /// Look up; gives `Found`.
+    Lookup(Question),
+    /// Verify a password; gives `Verified`.
+    Verify(Credential),
+    /// Have the kernel encrypt what is sent from now on; gives `KernelTls` at once.
+    InstallTls(zeroize::Zeroizing<Vec<u8>>),
+    /// Send a record of another type; gives `RecordSent` at once.
+    SendRecord { content_type: u8, payload: [u8; 2] },
+    /// End the sending side.
+    ShutdownSend,
+    /// Close; the last action of a connection.
+    Close(Outcome),
+}

@@ -1,0 +1,71 @@
+//! What a connection is given to work with while it handles an event.
+
+use std::rc::Rc;
+
+use super::action::Action;
+use super::buffers::Buffers;
+use crate::config::{Config, Limits, Timeouts};
+use crate::files::entry::Entry;
+use crate::files::{Files, Question};
+use crate::http1::head::HeadLimits;
+use crate::observe::batch::Batch;
+use crate::observe::names::Counters;
+use crate::ring::Clock;
+
+/// What all connections of a worker share, lent for one event.
+pub struct Scope<'a> {
+    /// The files and what is known of them.
+    pub files: &'a mut Files,
+    /// What the operator set.
+    pub settings: &'a Settings,
+    /// The time of this turn.
+    pub clock: Clock,
+    /// The fields every response begins with: Date and Server, ready-made.
+    pub common: &'a [u8],
+    /// Memory for what was decrypted.
+    pub plain: &'a mut Vec<u8>,
+    /// Memory for what is sent.
+    pub buffers: &'a mut Buffers,
+    /// Lines about what was answered.
+    pub log: &'a mut Batch,
+    /// Numbers about what was answered.
+    pub counters: &'a Counters,
+    /// What was found for the exchange being answered.
+    pub found: Vec<(Question, Rc<Entry>)>,
+    /// What is to be done.
+    pub actions: &'a mut Vec<Action>,
+}
+
+/// The part of the configuration that connections need.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Deadlines.
+    pub timeouts: Timeouts,
+    /// Bounds on requests.
+    pub limits: Limits,
+    /// Bounds on request heads.
+    pub head_limits: HeadLimits,
+    /// Whether exchanges are logged.
+    pub access_log: bool,
+    /// Peers whose `Forwarded` fields are believed.
+    pub trusted: Vec<ipnet::IpNet>,
+}
+
+impl Settings {
+    /// What connections need of `config`.
+    pub fn of(config: &Config, access_log: bool) -> Self {
+        let mut trusted: Vec<_> = config.listen.iter().flat_map(|listen| listen.trusted.clone()).collect();
+        trusted.sort_unstable();
+        trusted.dedup();
+        Self {
+            timeouts: config.timeouts,
+            limits: config.limits,
+            head_limits: HeadLimits {
+                bytes: config.limits.head as usize,
+                lenient_line_ends: config.limits.lenient_line_ends,
+            },
+            access_log,
+            trusted,
+        }
+    }
+}

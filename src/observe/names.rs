@@ -1,0 +1,190 @@
+//! Every counter there is, its name and what it says. One page of shared memory per worker holds the
+//! values: the worker writes, the supervisor reads.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::sys::Error;
+use crate::sys::shared::{CELLS, Page};
+
+/// How a counter behaves, and so how several workers' values are joined.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Only grows; values of workers that are gone still count in the sum.
+    Total,
+    /// Is now so; only living workers count in the sum.
+    Gauge,
+    /// A set of bits.
+    Bits,
+}
+
+/// What is known of a counter besides its value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Description {
+    /// Which.
+    pub counter: Counter,
+    /// How it behaves.
+    pub kind: Kind,
+    /// Its name in `httpd status --json`.
+    pub name: &'static str,
+    /// What it says.
+    pub help: &'static str,
+}
+
+macro_rules! counters {
+    ($($counter:ident $kind:ident $name:literal $help:literal)*) => {
+        /// What is counted.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(usize)]
+        pub enum Counter {
+            $(#[doc = $help] $counter,)*
+        }
+
+        /// All counters, in the order of [`Counter`].
+        pub const COUNTERS: &[Description] = &[
+            $(Description { counter: Counter::$counter, kind: Kind::$kind, name: $name, help: $help },)*
+        ];
+    };
+}
+
+counters! {
+    Accepted          Total "connections_accepted"    "Connections accepted."
+    Active            Gauge "connections_active"      "Connections open now."
+    Refused           Total "connections_refused"     "Connections closed at once because their address had too many."
+    AcceptPaused      Total "accept_paused"           "How often accepting paused: connections or descriptors ran out."
+    Requests          Total "requests"                "Requests whose head was read."
+    Responses1xx      Total "responses_1xx"           "Interim responses."
+    Responses2xx      Total "responses_2xx"           "Successful responses."
+    Responses3xx      Total "responses_3xx"           "Redirections, 304 among them."
+    Responses4xx      Total "responses_4xx"           "Responses that blame the client."
+    Responses5xx      Total "responses_5xx"           "Responses that blame the server."
+    Cut               Total "responses_cut"           "Responses that ended before their last byte."
+    BytesReceived     Total "bytes_received"          "Bytes received from clients."
+    BytesSent         Total "bytes_sent"              "Bytes sent to clients."
+    TimedOut          Total "connections_timed_out"   "Connections ended by a deadline other than the idle one."
+    LeasesStarved     Total "leases_starved"          "How often a receive found no free buffer."
+    LogLinesLost      Total "log_lines_lost"          "Access log lines that could not be written."
+    CacheHits         Total "cache_hits"              "Lookups answered from the cache."
+    CacheMisses       Total "cache_misses"            "Lookups that asked the file system."
+    CacheEvicted      Total "cache_evicted"           "Entries the cache let go of for want of memory."
+    CacheEntries      Gauge "cache_entries"           "Entries in the cache."
+    CacheBytes        Gauge "cache_bytes"             "Bytes of bodies and heads in memory."
+    LookupsAsync      Total "lookups_async"           "Lookups that had to wait for a disk."
+    HandshakesFull    Total "handshakes_full"         "Full TLS handshakes completed."
+    HandshakesResumed Total "handshakes_resumed"      "Resumed TLS handshakes completed."
+    HandshakesFailed  Total "handshakes_failed"       "TLS handshakes that failed."
+    KernelTlsOn       Total "kernel_tls_on"           "Sessions whose encryption was handed to the kernel."
+    KernelTlsRefused  Total "kernel_tls_refused"      "Hand-overs of encryption that the kernel refused."
+    RingFeatures      Bits  "ring_features"           "What the worker's ring can do."
+    CqOverflows       Total "completion_overflows"    "How often the completion queue overflowed."
+}
+
+/// The meaning of the bits of [`Counter::RingFeatures`], from bit 0 up.
+pub const RING_FEATURES: &[&str] = &[
+    "single_issuer",
+    "defer_taskrun",
+    "multishot_accept",
+    "buffer_ring",
+    "submit_all",
+    "no_iowait",
+    "min_timeout",
+    "restrictions",
+];
+
+/// One worker's counters. Clones count into the same page.
+#[derive(Clone, Debug)]
+pub struct Counters(Page);
+
+impl Counters {
+    /// All zeros.
+    ///
+    /// # Errors
+    /// When the system gives no shared page.
+    pub fn new() -> Result<Self, Error> {
+        const { assert!(COUNTERS.len() <= CELLS) };
+        Ok(Self(Page::new()?))
+    }
+
+    /// Adds to a counter. Wraps, as counters of a long life do.
+    #[inline]
+    pub fn add(&self, counter: Counter, amount: u64) {
+        // A counter has one writer, so a load and a store do what the dearer locked addition would.
+        let cell = &self.0[counter as usize];
+        cell.store(cell.load(Relaxed).wrapping_add(amount), Relaxed);
+    }
+
+    /// Takes from a gauge.
+    #[inline]
+    pub fn sub(&self, counter: Counter, amount: u64) {
+        let cell = &self.0[counter as usize];
+        cell.store(cell.load(Relaxed).saturating_sub(amount), Relaxed);
+    }
+
+    /// Sets a gauge or bits.
+    #[inline]
+    pub fn set(&self, counter: Counter, value: u64) {
+        self.0[counter as usize].store(value, Relaxed);
+    }
+
+    /// The value.
+    #[inline]
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.0[counter as usize].load(Relaxed)
+    }
+
+    /// Counts a response by the class of its status; a status that is none is not counted.
+    #[inline]
+    pub fn add_response(&self, status: u16) {
+        let counter = match status / 100 {
+            1 => Counter::Responses1xx,
+            2 => Counter::Responses2xx,
+            3 => Counter::Responses3xx,
+            4 => Counter::Responses4xx,
+            5 => Counter::Responses5xx,
+            _ => return,
+        };
+        self.add(counter, 1);
+    }
+}
+
+/// The names of the set bits of [`Counter::RingFeatures`].
+pub fn ring_features(bits: u64) -> Vec<&'static str> {
+    let is_set = |&(bit, _): &(usize, &&str)| bits >> bit & 1 == 1;
+    RING_FEATURES.iter().enumerate().filter(is_set).map(|(_, name)| *name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_enum_and_names_are_unique() {
+        let mut names = HashSet::new();
+        for (index, description) in COUNTERS.iter().enumerate() {
+            assert_eq!(description.counter as usize, index);
+            assert!(names.insert(description.name), "{} twice", description.name);
+        }
+        assert!(RING_FEATURES.len() <= 64);
+    }
+
+    #[test]
+    fn counters_count() {
+        let counters = Counters::new().expect("a page");
+        counters.add(Counter::Requests, 2);
+        counters.clone().add(Counter::Requests, 3);
+        counters.set(Counter::CacheBytes, 10);
+        counters.sub(Counter::CacheBytes, 4);
+        counters.add_response(304);
+        counters.add_response(42);
+        assert_eq!(counters.get(Counter::Requests), 5);
+        assert_eq!(counters.get(Counter::CacheBytes), 6);
+        assert_eq!(counters.get(Counter::Responses3xx), 1);
+        assert_eq!(counters.get(Counter::Responses4xx), 0);
+    }
+
+    #[test]
+    fn feature_bits_have_names() {
+        assert_eq!(ring_features(0b101), ["single_issuer", "multishot_accept"]);
+        assert!(ring_features(1 << 63).is_empty());
+    }
+}

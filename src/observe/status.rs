@@ -1,0 +1,333 @@
+//! What `httpd status` shows: the answer of the control socket as a value, and as text for people. Pure.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::names::{COUNTERS, Counter, Counters, Kind, ring_features};
+
+/// Everything the supervisor knows of itself and its workers.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    /// Version of the program.
+    pub version: String,
+    /// The supervisor's process number.
+    pub pid: u32,
+    /// Seconds since the supervisor began.
+    pub uptime: u64,
+    /// `starting`, `serving`, `reloading` or `stopping`.
+    pub state: String,
+    /// The generation that serves.
+    pub generation: u64,
+    /// How the last reload ended; `None` when there was none.
+    pub last_reload: Option<Reload>,
+    /// Where it listens.
+    pub listeners: Vec<Listener>,
+    /// All workers, those of older generations that still drain among them.
+    pub workers: Vec<Worker>,
+    /// Workers that died and were forked again.
+    pub restarts: u64,
+    /// The sum of all workers' counters, those that are gone included.
+    pub counters: BTreeMap<String, u64>,
+    /// What the workers' rings can do.
+    pub ring_features: Vec<String>,
+    /// What else there is to know, by room: certificates, kernel TLS.
+    #[serde(flatten)]
+    pub more: BTreeMap<String, serde_json::Value>,
+}
+
+/// How a reload ended.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Reload {
+    /// Whether the new generation took over.
+    pub succeeded: bool,
+    /// When, in seconds since 1970.
+    pub at: u64,
+    /// Why it did not.
+    pub reason: Option<String>,
+}
+
+/// A place to listen.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Listener {
+    /// The address that was configured.
+    pub configured: String,
+    /// The address that is listened on.
+    pub address: String,
+    /// What a client would be given: `http://127.0.0.1:8080`, or the path of a unix socket.
+    pub url: String,
+    /// Whether it speaks TLS.
+    pub tls: bool,
+    /// How many sockets share the address.
+    pub sockets: u32,
+    /// Who opened it: `httpd`, `activation`, or `predecessor`.
+    pub origin: String,
+}
+
+/// A worker.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Worker {
+    /// Its generation.
+    pub generation: u64,
+    /// Its index.
+    pub index: u32,
+    /// Its process number; `None` while it waits to be forked again.
+    pub pid: Option<u32>,
+    /// `waiting`, `starting`, `serving`, `draining` or `killed`.
+    pub state: String,
+    /// Seconds since it was forked.
+    pub uptime: u64,
+    /// How often its predecessors died.
+    pub restarts: u32,
+    /// The core it runs on.
+    pub core: Option<u32>,
+    /// Connections open now.
+    pub connections: u64,
+    /// Requests so far.
+    pub requests: u64,
+}
+
+/// Sums of counters, over workers alive and gone.
+#[derive(Clone, Debug, Default)]
+pub struct Sums(BTreeMap<&'static str, u64>);
+
+impl Sums {
+    /// Adds a worker; of one that is gone only what it did counts, not what it had.
+    pub fn add(&mut self, counters: &Counters, is_gone: bool) {
+        for description in COUNTERS {
+            let value = counters.get(description.counter);
+            let sum = self.0.entry(description.name).or_default();
+            match description.kind {
+                Kind::Total => *sum = sum.wrapping_add(value),
+                Kind::Gauge if !is_gone => *sum += value,
+                Kind::Bits if !is_gone => *sum |= value,
+                Kind::Gauge | Kind::Bits => {}
+            }
+        }
+    }
+
+    /// The names of the features all workers' rings have together.
+    pub fn ring_features(&self) -> Vec<String> {
+        let bits = self.0.get(name(Counter::RingFeatures)).copied().unwrap_or_default();
+        ring_features(bits).into_iter().map(str::to_owned).collect()
+    }
+
+    /// By name, without sets of bits.
+    pub fn by_name(&self) -> BTreeMap<String, u64> {
+        let is_number = |description: &&super::names::Description| description.kind != Kind::Bits;
+        let value = |name| self.0.get(name).copied().unwrap_or_default();
+        COUNTERS.iter().filter(is_number).map(|known| (known.name.to_owned(), value(known.name))).collect()
+    }
+}
+
+fn name(counter: Counter) -> &'static str {
+    COUNTERS[counter as usize].name
+}
+
+impl Status {
+    /// A counter's sum.
+    pub fn counter(&self, counter: Counter) -> u64 {
+        self.counters.get(name(counter)).copied().unwrap_or_default()
+    }
+}
+
+/// A status as people like to read it, with rates from an earlier one where there is one.
+#[derive(Debug)]
+pub struct Table<'a> {
+    /// What to show.
+    pub status: &'a Status,
+    /// An earlier status of the same supervisor, and how long before.
+    pub before: Option<(&'a Status, Duration)>,
+}
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let status = self.status;
+        writeln!(
+            out,
+            "httpd {} {} (pid {}), up {}, generation {}",
+            status.version,
+            status.state,
+            status.pid,
+            Span(status.uptime),
+            status.generation
+        )?;
+        match &status.last_reload {
+            None => {}
+            Some(Reload { succeeded: true, .. }) => writeln!(out, "last reload: succeeded")?,
+            Some(Reload { reason, .. }) => {
+                writeln!(out, "last reload: failed, the generation before goes on")?;
+                for line in reason.iter().flat_map(|reason| reason.lines()) {
+                    writeln!(out, "    {line}")?;
+                }
+            }
+        }
+        writeln!(out, "\nlisteners")?;
+        for Listener { url, sockets, origin, .. } in &status.listeners {
+            write!(out, "    {url}, {sockets} socket{}", if *sockets == 1 { "" } else { "s" })?;
+            match origin.as_str() {
+                "httpd" => writeln!(out)?,
+                other => writeln!(out, ", from {other}")?,
+            }
+        }
+        self.workers(out)?;
+        self.traffic(out)?;
+        if !status.ring_features.is_empty() {
+            writeln!(out, "\nring: {}", status.ring_features.join(", "))?;
+        }
+        for (room, value) in &status.more {
+            writeln!(out, "{room}: {value}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Table<'_> {
+    fn workers(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let heads = ["gen", "worker", "pid", "core", "state", "up", "restarts", "connections", "requests"];
+        let optional = |value: Option<u32>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
+        let mut rows = vec![heads.map(str::to_owned)];
+        rows.extend(self.status.workers.iter().map(|worker| {
+            [
+                worker.generation.to_string(),
+                worker.index.to_string(),
+                optional(worker.pid),
+                optional(worker.core),
+                worker.state.clone(),
+                Span(worker.uptime).to_string(),
+                worker.restarts.to_string(),
+                worker.connections.to_string(),
+                worker.requests.to_string(),
+            ]
+        }));
+        let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or_default();
+        let widths: [usize; 9] = std::array::from_fn(width);
+        writeln!(out, "\nworkers")?;
+        for row in &rows {
+            let mut line = String::from("   ");
+            for (cell, width) in row.iter().zip(widths) {
+                write!(line, " {cell:>width$} ")?;
+            }
+            writeln!(out, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+
+    fn traffic(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(out, "\ncounters")?;
+        for known in COUNTERS.iter().filter(|known| known.kind != Kind::Bits) {
+            let value = self.status.counter(known.counter);
+            // What never happened is left out, but for the figures everybody looks for first.
+            let always = [Counter::Accepted, Counter::Active, Counter::Requests, Counter::BytesSent];
+            if value == 0 && !always.contains(&known.counter) {
+                continue;
+            }
+            write!(out, "    {:<24}{value:>16}", known.name)?;
+            match self.rate(known.counter).filter(|_| known.kind == Kind::Total) {
+                Some(rate) => writeln!(out, "{rate:>14.1}/s")?,
+                None => writeln!(out)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn rate(&self, counter: Counter) -> Option<f64> {
+        let (before, ago) = self.before?;
+        let gained = self.status.counter(counter).wrapping_sub(before.counter(counter));
+        (!ago.is_zero()).then(|| gained as f64 / ago.as_secs_f64())
+    }
+}
+
+/// Seconds in their two largest units.
+struct Span(u64);
+
+impl fmt::Display for Span {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self.0 {
+            seconds @ ..60 => format!("{seconds}s"),
+            seconds @ ..3600 => format!("{}m{}s", seconds / 60, seconds % 60),
+            seconds @ ..86_400 => format!("{}h{}m", seconds / 3600, seconds / 60 % 60),
+            seconds => format!("{}d{}h", seconds / 86_400, seconds / 3600 % 24),
+        };
+        out.pad(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status() -> Status {
+        let mut sums = Sums::default();
+        let (alive, gone) = (Counters::new().unwrap(), Counters::new().unwrap());
+        for (counters, requests) in [(&alive, 10), (&gone, 5)] {
+            counters.add(Counter::Requests, requests);
+            counters.set(Counter::Active, 3);
+            counters.set(Counter::RingFeatures, 1);
+        }
+        sums.add(&alive, false);
+        sums.add(&gone, true);
+        Status {
+            version: "0.1.0".into(),
+            pid: 1,
+            uptime: 3700,
+            state: "serving".into(),
+            generation: 2,
+            last_reload: Some(Reload { succeeded: false, at: 5, reason: Some("bad\nworse".into()) }),
+            listeners: vec![Listener {
+                url: "http://127.0.0.1:8080".into(),
+                sockets: 2,
+                origin: "activation".into(),
+                ..Listener::default()
+            }],
+            workers: vec![Worker {
+                generation: 2,
+                pid: Some(77),
+                state: "serving".into(),
+                ..Worker::default()
+            }],
+            counters: sums.by_name(),
+            ring_features: sums.ring_features(),
+            ..Status::default()
+        }
+    }
+
+    #[test]
+    fn totals_of_the_dead_count_and_gauges_do_not() {
+        let status = status();
+        assert_eq!(status.counter(Counter::Requests), 15);
+        assert_eq!(status.counter(Counter::Active), 3);
+        assert_eq!(status.ring_features, ["single_issuer"]);
+    }
+
+    #[test]
+    fn json_can_be_read_back_also_when_it_says_more_or_less() {
+        let mut status = status();
+        status.more.insert("certificates".into(), serde_json::json!([{ "name": "example.org" }]));
+        let text = serde_json::to_string(&status).unwrap();
+        assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), status);
+        let less: Status = serde_json::from_str(r#"{"pid": 9, "unheard_of": true}"#).unwrap();
+        assert_eq!((less.pid, less.more.len()), (9, 1));
+    }
+
+    #[test]
+    fn the_table_shows_state_reasons_and_rates() {
+        let (before, status) = (Status { counters: BTreeMap::new(), ..status() }, status());
+        let table = Table { status: &status, before: Some((&before, Duration::from_secs(2))) }.to_string();
+        for expected in [
+            "httpd 0.1.0 serving (pid 1), up 1h1m, generation 2\n",
+            "last reload: failed, the generation before goes on\n    bad\n    worse\n",
+            "    http://127.0.0.1:8080, 2 sockets, from activation\n",
+            "    gen  worker  pid  core    state  up  restarts  connections  requests\n",
+            "      2       0   77     -  serving  0s         0            0         0\n",
+            "    requests                              15           7.5/s\n",
+            "\nring: single_issuer\n",
+        ] {
+            assert!(table.contains(expected), "{expected:?} is not in\n{table}");
+        }
+        assert!(!table.contains("cache_hits"));
+    }
+}

@@ -1,0 +1,91 @@
+//! Memory shared between the supervisor and the processes it forks: one page of 64-bit cells.
+//!
+//! The page is anonymous and inherited by fork, so it has no name anybody else could open. Cells are
+//! only reached as atomics, which makes sharing sound without a lock; nothing here orders one cell
+//! against another.
+
+use std::fmt;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::Error;
+
+/// How many cells a page has: 4096 bytes of them, the smallest page of any Linux.
+pub const CELLS: usize = 512;
+
+/// A page of atomics. Clones share it within the process, forked children share it across.
+#[derive(Clone)]
+pub struct Page(Arc<Mapping>);
+
+struct Mapping(NonNull<[AtomicU64; CELLS]>);
+
+// SAFETY: the mapping stays where it is until the last owner is gone and is only reached as `&AtomicU64`s,
+// which any thread may use.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Page {
+    /// A new page, all zeros.
+    ///
+    /// # Errors
+    /// Those of mmap(2).
+    pub fn new() -> Result<Self, Error> {
+        let refused = |errno| Error::new("map", "a page of shared counters", errno);
+        // SAFETY: no address is asked for, so nothing that is mapped is replaced.
+        let address = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                size_of::<[AtomicU64; CELLS]>(),
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+            )
+        }
+        .map_err(refused)?;
+        let cells = NonNull::new(address.cast()).ok_or(refused(super::Errno::NOMEM))?;
+        Ok(Self(Arc::new(Mapping(cells))))
+    }
+}
+
+impl Deref for Page {
+    type Target = [AtomicU64; CELLS];
+
+    fn deref(&self) -> &Self::Target {
+        // SAFETY: mapped for as long as `self.0` lives, aligned to a page, and zeros are valid atomics.
+        unsafe { self.0.0.as_ref() }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this is the last owner, so no reference into the mapping is left.
+        let unmapped = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), size_of::<[AtomicU64; CELLS]>()) };
+        assert!(unmapped.is_ok(), "a page we mapped cannot be unmapped");
+    }
+}
+
+impl fmt::Debug for Page {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Page")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn clones_share_the_cells() {
+        let page = Page::new().expect("a page");
+        let clone = page.clone();
+        clone[CELLS - 1].fetch_add(7, Relaxed);
+        drop(clone);
+        assert_eq!(page[CELLS - 1].load(Relaxed), 7);
+        assert_eq!(page[0].load(Relaxed), 0);
+    }
+}

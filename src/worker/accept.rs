@@ -1,0 +1,199 @@
+//! Taking new connections, and pausing when there are enough.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use super::Worker;
+use super::slots::{Key, Live};
+use super::tokens::Kind;
+use crate::config::{Config, contains};
+use crate::conn::{Accepted, Connection};
+use crate::files::Peer;
+use crate::observe::names::Counter;
+use crate::ring::{Op, Payload, Ring};
+use crate::sys::Errno;
+use crate::sys::fds::{Descriptor, Fd};
+use crate::tls::{Endpoint, Session};
+
+/// After the kernel refused another descriptor, how long until we ask again.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+
+/// A listener to accept from.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    /// Its descriptor, owned by whoever started the worker.
+    pub fd: Fd,
+    /// Whether its connections speak TLS.
+    pub tls: bool,
+    /// Whether connections from `trusted` begin with a PROXY protocol header.
+    pub proxy_protocol: bool,
+    /// Peers whose word about the client is taken.
+    pub trusted: Vec<ipnet::IpNet>,
+}
+
+/// The listeners, and whether they are open for more.
+#[derive(Debug)]
+pub struct Listening {
+    listeners: Vec<(Listener, Arming)>,
+    tls: Option<Endpoint>,
+    connections_max: usize,
+    per_address_max: u32,
+    by_address: HashMap<IpAddr, u32>,
+    resumes_at: Option<Instant>,
+    /// Whether peers' addresses are of any use.
+    wants_addresses: bool,
+    closed: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Arming {
+    /// Nothing is asked of the kernel.
+    Off,
+    /// The kernel accepts.
+    On,
+    /// The kernel has been told to stop accepting.
+    Stopping,
+}
+
+impl Listening {
+    /// Listeners as configured; none accepts yet.
+    pub fn new(config: &Config, listeners: Vec<Listener>, tls: Option<Endpoint>) -> Self {
+        let needs_tls = listeners.iter().any(|listener| listener.tls);
+        assert!(tls.is_some() || !needs_tls, "a TLS listener needs certificates");
+        let rules = config.sites.iter().flat_map(|site| &site.rules);
+        let restricted = rules.clone().any(|rule| !rule.allow.is_empty() || !rule.deny.is_empty());
+        let wants_addresses = restricted
+            || config.log.access != crate::config::AccessLog::Off
+            || listeners.iter().any(|listener| listener.proxy_protocol);
+        Self {
+            listeners: listeners.into_iter().map(|listener| (listener, Arming::Off)).collect(),
+            tls,
+            connections_max: config.server.max_connections as usize,
+            per_address_max: config.limits.connections_per_address,
+            by_address: HashMap::new(),
+            resumes_at: None,
+            wants_addresses,
+            closed: false,
+        }
+    }
+
+    /// When accepting is to be tried again.
+    pub fn resumes_at(&self) -> Option<Instant> {
+        self.resumes_at
+    }
+
+    /// Whether no listener will give another connection.
+    pub fn is_over(&self) -> bool {
+        self.closed && self.listeners.iter().all(|(_, arming)| *arming == Arming::Off)
+    }
+
+    /// Accepts no more, for good.
+    pub fn close(&mut self) {
+        self.closed = true;
+        self.resumes_at = None;
+    }
+
+    /// One connection from that address less.
+    pub fn forget(&mut self, address: Option<IpAddr>) {
+        if let Some(address) = address
+            && let Some(count) = self.by_address.get_mut(&address)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.by_address.remove(&address);
+            }
+        }
+    }
+
+    /// One connection from that address more, unless it has enough.
+    fn admit(&mut self, address: IpAddr) -> bool {
+        let count = self.by_address.entry(address).or_default();
+        if *count >= self.per_address_max {
+            return false;
+        }
+        *count += 1;
+        true
+    }
+}
+
+impl<R: Ring> Worker<R> {
+    /// Arms or stops the listeners, as the number of connections and the kernel allow.
+    pub(super) fn listen(&mut self) {
+        let listening = &mut self.listening;
+        if listening.resumes_at.is_some_and(|at| at <= self.shared.clock.now) {
+            listening.resumes_at = None;
+        }
+        let full = self.slots.count() >= listening.connections_max;
+        let open = !listening.closed && !full && listening.resumes_at.is_none();
+        for (index, (listener, arming)) in listening.listeners.iter_mut().enumerate() {
+            let key = Key { slot: index as u32, reuse: 0 };
+            match *arming {
+                Arming::Off if open => {
+                    *arming = Arming::On;
+                    self.ring.push(Kind::Accept.token(key), Op::Accept { listener: listener.fd });
+                }
+                Arming::On if full || listening.closed => {
+                    *arming = Arming::Stopping;
+                    if !listening.closed {
+                        self.shared.counters.add(Counter::AcceptPaused, 1);
+                    }
+                    self.ring.push(Kind::Cancel.token(key), Op::Cancel { fd: listener.fd });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn accepted(
+        &mut self,
+        index: u32,
+        result: Result<usize, Errno>,
+        more: bool,
+        payload: Payload,
+    ) {
+        let (listener, arming) = &mut self.listening.listeners[index as usize];
+        if !more {
+            *arming = Arming::Off;
+        }
+        let listener = listener.clone();
+        match (result, payload) {
+            (Ok(_), Payload::Descriptor(socket)) => self.welcome(&listener, socket),
+            (Err(Errno::CANCELED | Errno::CONNABORTED | Errno::INTR | Errno::AGAIN), _) => {}
+            (Err(errno), _) => {
+                tracing::warn!(%errno, "cannot accept connections; trying again soon");
+                self.shared.counters.add(Counter::AcceptPaused, 1);
+                self.listening.resumes_at = Some(self.shared.clock.now + EXHAUSTED_PAUSE);
+            }
+            (Ok(_), _) => unreachable!("an accept gives a descriptor"),
+        }
+    }
+
+    fn welcome(&mut self, listener: &Listener, socket: Descriptor) {
+        let limited = self.listening.per_address_max > 0;
+        let address = if limited || self.listening.wants_addresses {
+            self.ring.peer(socket.fd()).map(|peer| peer.ip().to_canonical())
+        } else {
+            None
+        };
+        let counted = address.filter(|_| limited);
+        if counted.is_some_and(|address| !self.listening.admit(address)) {
+            self.shared.counters.add(Counter::Refused, 1);
+            return;
+        }
+        // On a unix socket the only peers are those whom the file's permissions let in.
+        let trusted = address.is_none_or(|address| contains(&listener.trusted, address));
+        let accepted = Accepted {
+            peer: Peer { address, secure: listener.tls },
+            session: self.listening.tls.as_ref().filter(|_| listener.tls).map(Session::new),
+            proxy_header: listener.proxy_protocol && trusted,
+        };
+        let key = self.slots.reserve();
+        let connection = Connection::new(accepted, &mut self.shared.scope(&mut self.actions));
+        let live = Live { socket, connection, counted, in_flight: 0, reading: None, verifying: None };
+        self.slots.fill(key, live);
+        self.shared.counters.add(Counter::Accepted, 1);
+        self.shared.counters.set(Counter::Active, self.slots.count() as u64);
+        self.perform(key);
+    }
+}

@@ -1,0 +1,83 @@
+//! The root directories of the sites, open.
+//!
+//! A root may be a symlink that deploys flip, so its path is opened anew as often as entries are
+//! revalidated; when it leads elsewhere, what was known of the old root is forgotten.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use crate::config::Config;
+use crate::files::entry::SiteId;
+use crate::ring::Ring;
+use crate::sys::fds::Descriptor;
+
+/// The roots of all sites.
+#[derive(Debug)]
+pub struct Roots {
+    roots: Vec<Root>,
+    revalidate: Duration,
+}
+
+#[derive(Debug)]
+struct Root {
+    path: PathBuf,
+    open: Option<Open>,
+    checked: Instant,
+}
+
+#[derive(Debug)]
+struct Open {
+    directory: Rc<Descriptor>,
+    device: u64,
+    inode: u64,
+}
+
+/// A root, and whether it is another than last time.
+#[derive(Debug)]
+pub struct Found {
+    /// The open directory; `None`: it cannot be opened and never could.
+    pub directory: Option<Rc<Descriptor>>,
+    /// Whether it leads elsewhere than before.
+    pub flipped: bool,
+}
+
+impl Roots {
+    /// Opens the roots of all sites.
+    pub fn new<R: Ring>(config: &Config, ring: &mut R) -> Self {
+        let checked = ring.clock().now;
+        let roots = config.sites.iter().map(|site| {
+            let path = site.root.clone();
+            let open = open(&path, ring);
+            Root { path, open, checked }
+        });
+        Self { roots: roots.collect(), revalidate: config.cache.revalidate }
+    }
+
+    /// The root of a site. While its path cannot be opened, as between the two halves of a careless
+    /// flip, the last one serves.
+    pub fn find<R: Ring>(&mut self, site: SiteId, now: Instant, ring: &mut R) -> Found {
+        let root = &mut self.roots[usize::from(site)];
+        let mut flipped = false;
+        if root.checked + self.revalidate <= now {
+            root.checked = now;
+            match open(&root.path, ring) {
+                Some(new) => {
+                    let same = |old: &Open| (old.device, old.inode) == (new.device, new.inode);
+                    flipped = !root.open.as_ref().is_some_and(same);
+                    if flipped {
+                        root.open = Some(new);
+                    }
+                }
+                None => tracing::warn!(root = %root.path.display(), "cannot open the root of a site"),
+            }
+        }
+        Found { directory: root.open.as_ref().map(|open| Rc::clone(&open.directory)), flipped }
+    }
+}
+
+fn open<R: Ring>(path: &std::path::Path, ring: &mut R) -> Option<Open> {
+    let directory = ring.open_root(path).ok()?;
+    let facts = ring.facts(directory.fd()).ok()?;
+    Some(Open { directory: Rc::new(directory), device: facts.device, inode: facts.inode })
+}

@@ -1,0 +1,62 @@
+//! A worker's life as a process: the ring is made, privileges are dropped, the supervisor is told,
+//! and then it steps until it is over.
+
+use std::os::fd::AsRawFd;
+use std::process::ExitCode;
+
+use super::accept::Listener;
+use super::start::{READY, Start, failed};
+use super::{Life, Setup, Worker};
+use crate::files::Share;
+use crate::observe::names::Counter;
+use crate::ring::Ring;
+use crate::ring::uring::{Options, Uring};
+use crate::sys::fds::Fd;
+use crate::sys::pass;
+use crate::sys::user::give_up_privileges;
+
+/// Lives as the worker described by `start`. Called in a process of its own.
+pub fn run(start: Start) -> ExitCode {
+    match serve(&start) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            tracing::error!("worker {}: {reason}", start.index);
+            // Without the supervisor nobody is left to be told.
+            let _ = pass::send(&start.channel, &failed(&reason), None);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(start: &Start) -> Result<(), String> {
+    let channel = Fd(start.channel.as_raw_fd());
+    // Before privileges go: the memory of a ring made with them is not charged to the user.
+    let (ring, features) = Uring::new(&Options::default()).map_err(|failure| failure.explain())?;
+    start.counters.set(Counter::RingFeatures, features.bits());
+    give_up_privileges(start.user.as_ref()).map_err(|error| error.to_string())?;
+    let mut secret = [0; 32];
+    aws_lc_rs::rand::fill(&mut secret).map_err(|_| "cannot get random bytes".to_owned())?;
+    let listeners = start.listeners.iter().map(|listener| Listener {
+        fd: Fd(listener.fd.as_raw_fd()),
+        tls: listener.tls,
+        proxy_protocol: listener.proxy_protocol,
+        trusted: listener.trusted.clone(),
+    });
+    let setup = Setup {
+        config: &start.config,
+        listeners: listeners.collect(),
+        channel,
+        tls: start.tls.clone(),
+        access_log: start.access_log.as_ref().map(|log| Fd(log.as_raw_fd())),
+        counters: start.counters.clone(),
+        descriptors: Share::DESCRIPTORS,
+        secret,
+    };
+    let mut worker = Worker::new(ring, setup);
+    worker
+        .ring_mut()
+        .send_now(channel, READY)
+        .map_err(|errno| format!("cannot report to the supervisor: {errno}"))?;
+    while worker.step().map_err(|error| error.to_string())? == Life::On {}
+    Ok(())
+}

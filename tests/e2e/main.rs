@@ -1,0 +1,6 @@
+//! The real binary over real sockets.
+
+mod kit;
+mod processes;
+mod serving;
+mod wire;

@@ -1,0 +1,739 @@
+//! The ring against the running kernel: each op and each direct call once, and the rare paths that
+//! tiny queues bring about. Skipped, with a word on stderr, where the kernel forbids io_uring.
+
+use std::ffi::CString;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::ops::Range;
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::unix::fs::symlink;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use httpd::ring::uring::{Options, Uring};
+use httpd::ring::{Completion, Done, Job, Op, Payload, Ring, Token};
+use httpd::sys::Errno;
+use httpd::sys::bytes::{Bytes, Gauge};
+use httpd::sys::fds::{Descriptor, Fd};
+use httpd::sys::file::{Kind, Symlinks};
+
+/// Small queues: many tests run at once, and ring memory is limited per user.
+fn options() -> Options {
+    Options { submissions: 16, completions: 64, leases: 8, ..Options::default() }
+}
+
+/// Runs `test` over a ring of `options`, once as the kernel has it and once without buffer ring.
+fn each_way(options: &Options, test: impl Fn(&mut Rig)) {
+    for buffer_ring in [true, false] {
+        let options = Options { buffer_ring, graveyard: Default::default(), ..options.clone() };
+        match Uring::new(&options) {
+            Ok((ring, features)) => {
+                assert!(buffer_ring || !features.buffer_ring);
+                test(&mut Rig { ring, completions: Vec::new() });
+            }
+            Err(failure) => eprintln!("skipped: {failure}"),
+        }
+    }
+}
+
+struct Rig {
+    ring: Uring,
+    completions: Vec<Completion>,
+}
+
+fn token(slot: u32) -> Token {
+    Token { kind: 7, slot, reuse: slot.wrapping_mul(3) }
+}
+
+impl Rig {
+    fn push(&mut self, slot: u32, op: Op) {
+        self.ring.push(token(slot), op);
+    }
+
+    /// The next completion of `slot`; others are kept for later.
+    fn next(&mut self, slot: u32) -> Completion {
+        let patience = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(position) = self.completions.iter().position(|found| found.token == token(slot)) {
+                return self.completions.remove(position);
+            }
+            assert!(Instant::now() < patience, "no completion of {slot}; there are {:?}", self.completions);
+            self.ring.turn(Some(patience), &mut self.completions).expect("a usable ring");
+        }
+    }
+
+    fn run(&mut self, slot: u32, op: Op) -> Completion {
+        self.push(slot, op);
+        self.next(slot)
+    }
+
+    /// Receives once and gives the lease back.
+    fn receive(&mut self, slot: u32, socket: Fd) -> Result<Vec<u8>, Errno> {
+        let completion = self.run(slot, Op::Receive { socket });
+        self.received(completion)
+    }
+
+    fn received(&mut self, completion: Completion) -> Result<Vec<u8>, Errno> {
+        let length = completion.result?;
+        let Payload::Lease(lease) = completion.payload else {
+            assert_eq!(length, 0, "bytes without a lease");
+            return Ok(Vec::new());
+        };
+        let bytes = self.ring.leased(&lease).to_vec();
+        assert_eq!(bytes.len(), length);
+        self.ring.release(lease);
+        Ok(bytes)
+    }
+
+    fn own(&self, fd: impl IntoRawFd) -> Descriptor {
+        Descriptor::new(Fd(fd.into_raw_fd()), self.ring.graveyard())
+    }
+
+    /// A socket of the ring's and its other end.
+    fn pair(&self) -> (Descriptor, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+        ours.set_nonblocking(true).expect("a non-blocking socket");
+        (self.own(ours), theirs)
+    }
+
+    fn directory(&self, path: &std::path::Path) -> Rc<Descriptor> {
+        Rc::new(self.own(fs::File::open(path).expect("a directory")))
+    }
+}
+
+fn path(text: &str) -> CString {
+    CString::new(text).expect("no zero byte")
+}
+
+fn memory(completion: Completion) -> Vec<u8> {
+    match completion.payload {
+        Payload::Memory(memory) => memory,
+        other => panic!("{other:?} instead of memory"),
+    }
+}
+
+/// Head, where to begin in it, the part of the body, and what arrives.
+type SendCase = (&'static [u8], usize, Option<Range<usize>>, &'static str);
+
+#[test]
+fn sends_head_body_and_both() {
+    let gauge = Gauge::default();
+    let body = Bytes::new(b"0123456789".to_vec(), &gauge);
+    let cases: [SendCase; 6] = [
+        (b"head", 0, None, "head"),
+        (b"head", 2, None, "ad"),
+        (b"head", 0, Some(0..10), "head0123456789"),
+        (b"head", 3, Some(2..5), "d234"),
+        (b"head", 4, Some(9..10), "9"),
+        (b"", 0, Some(0..3), "012"),
+    ];
+    each_way(&options(), |rig| {
+        let (socket, mut peer) = rig.pair();
+        for (head, from, range, expected) in cases.clone() {
+            let body = range.map(|range| (body.clone(), range));
+            let op = Op::Send { socket: socket.fd(), head: head.to_vec(), from, body, more: false };
+            let sent = rig.run(1, op);
+            assert_eq!(sent.result, Ok(expected.len()));
+            assert_eq!(memory(sent), head, "the head comes back");
+            let mut got = vec![0; expected.len()];
+            peer.read_exact(&mut got).expect("what was sent");
+            assert_eq!(got, expected.as_bytes());
+        }
+        drop(socket);
+    });
+    assert_eq!(gauge.held(), 10, "the ring let go of every reference but ours");
+}
+
+#[test]
+fn receives_what_comes_and_then_the_end() {
+    each_way(&options(), |rig| {
+        let (socket, mut peer) = rig.pair();
+        rig.push(1, Op::Receive { socket: socket.fd() });
+        rig.ring.turn(Some(Instant::now()), &mut rig.completions).expect("a turn");
+        assert!(rig.completions.is_empty(), "nothing was sent yet");
+        peer.write_all(b"hello").expect("room for it");
+        let completion = rig.next(1);
+        assert_eq!(rig.received(completion), Ok(b"hello".to_vec()));
+
+        // More than the buffers hold: each receive takes at most one.
+        let long: Vec<u8> = (0..20_000).map(|n| n as u8).collect();
+        peer.write_all(&long).expect("room for it");
+        drop(peer);
+        let mut got = Vec::new();
+        loop {
+            let piece = rig.receive(2, socket.fd()).expect("a piece");
+            assert!(piece.len() <= 4096);
+            if piece.is_empty() {
+                break;
+            }
+            got.extend(piece);
+        }
+        assert!(got == long);
+        assert_eq!(rig.ring.leases_free(), 8);
+    });
+}
+
+#[test]
+fn a_receive_without_a_free_buffer_fails_and_may_be_repeated() {
+    let options = Options { leases: 2, ..options() };
+    each_way(&options, |rig| {
+        let (socket, mut peer) = rig.pair();
+        let mut leases = Vec::new();
+        for text in [b"a", b"b"] {
+            peer.write_all(text).expect("room for it");
+            match rig.run(1, Op::Receive { socket: socket.fd() }).payload {
+                Payload::Lease(lease) => leases.push(lease),
+                other => panic!("{other:?} instead of a lease"),
+            }
+        }
+        assert_eq!(rig.ring.leases_free(), 0);
+        peer.write_all(b"c").expect("room for it");
+        assert_eq!(rig.receive(1, socket.fd()), Err(Errno::NOBUFS));
+        assert_eq!(rig.ring.leased(&leases[0]), b"a");
+        assert_eq!(rig.ring.leased(&leases[1]), b"b");
+        leases.drain(..).for_each(|lease| rig.ring.release(lease));
+        assert_eq!(rig.ring.leases_free(), 2);
+        assert_eq!(rig.receive(1, socket.fd()), Ok(b"c".to_vec()));
+    });
+}
+
+#[test]
+fn buffers_go_round_many_times() {
+    // 70 000 is more than the ring's 16-bit count.
+    each_way(&Options { leases: 4, lease_bytes: 1, ..options() }, |rig| {
+        let (socket, mut peer) = rig.pair();
+        let sent: Vec<u8> = (0..70_000_u32).map(|n| (n % 251) as u8).collect();
+        for piece in sent.chunks(500) {
+            peer.write_all(piece).expect("room for it");
+            for &byte in piece {
+                assert_eq!(rig.receive(1, socket.fd()), Ok(vec![byte]));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_send_is_short_when_the_socket_is_full() {
+    let gauge = Gauge::default();
+    each_way(&options(), |rig| {
+        let (socket, mut peer) = rig.pair();
+        let whole = 8 << 20;
+        let body = Bytes::new(vec![b'x'; whole], &gauge);
+        let op = Op::Send {
+            socket: socket.fd(),
+            head: b"h".to_vec(),
+            from: 0,
+            body: Some((body, 0..whole)),
+            more: false,
+        };
+        let sent = rig.run(1, op).result.expect("a part was sent");
+        assert!(sent > 0 && sent < whole, "{sent} of {whole}");
+        assert_eq!(rig.ring.send_now(socket.fd(), b"?"), Err(Errno::AGAIN));
+        assert!(rig.ring.unsent(socket.fd()) > 0);
+
+        rig.push(2, Op::Writable { socket: socket.fd() });
+        rig.ring.turn(Some(Instant::now()), &mut rig.completions).expect("a turn");
+        assert!(rig.completions.is_empty(), "it is still full");
+        let mut got = vec![0; sent];
+        peer.read_exact(&mut got).expect("what was sent");
+        assert!(rig.next(2).result.is_ok());
+        assert_eq!(rig.ring.send_now(socket.fd(), b"!"), Ok(1));
+    });
+}
+
+#[test]
+fn a_send_to_nobody_is_an_error_and_no_signal() {
+    each_way(&options(), |rig| {
+        let (socket, peer) = rig.pair();
+        drop(peer);
+        let op = Op::Send { socket: socket.fd(), head: b"x".to_vec(), from: 0, body: None, more: false };
+        assert_eq!(rig.run(1, op).result, Err(Errno::PIPE));
+    });
+}
+
+#[test]
+fn cancel_completes_what_is_pending() {
+    each_way(&options(), |rig| {
+        let (socket, mut peer) = rig.pair();
+        rig.push(1, Op::Receive { socket: socket.fd() });
+        rig.push(2, Op::Readable { fd: socket.fd() });
+        rig.push(3, Op::Cancel { fd: socket.fd() });
+        assert_eq!(rig.next(1).result, Err(Errno::CANCELED));
+        assert_eq!(rig.next(2).result, Err(Errno::CANCELED));
+        assert!(rig.next(3).result.is_ok());
+
+        // Too late: the bytes are there. Either answer will do, but there must be one.
+        rig.push(1, Op::Receive { socket: socket.fd() });
+        rig.ring.turn(Some(Instant::now()), &mut rig.completions).expect("a turn");
+        peer.write_all(b"late").expect("room for it");
+        rig.push(3, Op::Cancel { fd: socket.fd() });
+        let completion = rig.next(1);
+        assert!(matches!(rig.received(completion), Ok(_) | Err(Errno::CANCELED)));
+        rig.next(3);
+        assert_eq!(rig.ring.leases_free(), 8);
+    });
+}
+
+#[test]
+fn shutdown_completes_a_pending_receive() {
+    each_way(&options(), |rig| {
+        let (socket, mut peer) = rig.pair();
+        rig.push(1, Op::Receive { socket: socket.fd() });
+        rig.ring.turn(Some(Instant::now()), &mut rig.completions).expect("a turn");
+        rig.ring.shutdown(socket.fd(), false);
+        let mut rest = Vec::new();
+        assert_eq!(peer.read_to_end(&mut rest).expect("the end"), 0);
+        rig.ring.shutdown(socket.fd(), true);
+        assert_eq!(rig.next(1).result, Ok(0));
+    });
+}
+
+#[test]
+fn accept_goes_on_until_cancelled() {
+    each_way(&options(), |rig| {
+        let listener =
+            TcpListener::bind("[::1]:0").or_else(|_| TcpListener::bind("127.0.0.1:0")).expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let listener = rig.own(listener);
+        rig.push(1, Op::Accept { listener: listener.fd() });
+        let mut accepted = Vec::new();
+        for _ in 0..3 {
+            let client = TcpStream::connect(address).expect("a connection");
+            let completion = rig.next(1);
+            assert!(completion.more);
+            let Payload::Descriptor(socket) = completion.payload else { panic!("no descriptor") };
+            assert_eq!(rig.ring.peer(socket.fd()), client.local_addr().ok());
+            assert_eq!(rig.ring.local(socket.fd()), Some(address));
+            assert_eq!(rig.ring.send_now(socket.fd(), b"hi"), Ok(2));
+            accepted.push((socket, client));
+        }
+        rig.push(2, Op::Cancel { fd: listener.fd() });
+        let last = rig.next(1);
+        assert!(!last.more);
+        assert_eq!(last.result, Err(Errno::CANCELED));
+        rig.next(2);
+        for (socket, mut client) in accepted {
+            drop(socket);
+            let _ = rig.ring.turn(Some(Instant::now()), &mut rig.completions);
+            let mut text = String::new();
+            client.read_to_string(&mut text).expect("what was sent, and the end");
+            assert_eq!(text, "hi");
+        }
+    });
+}
+
+#[test]
+fn an_ipv4_client_of_an_ipv6_listener_has_an_ipv4_address() {
+    each_way(&options(), |rig| {
+        let Ok(listener) = TcpListener::bind("[::]:0") else { return };
+        let port = listener.local_addr().expect("its address").port();
+        let Ok(client) = TcpStream::connect(("127.0.0.1", port)) else { return };
+        let socket = rig.own(listener.accept().expect("the connection").0);
+        assert_eq!(rig.ring.peer(socket.fd()), client.local_addr().ok());
+        assert!(rig.ring.local(socket.fd()).is_some_and(|address| address.is_ipv4()));
+    });
+}
+
+#[test]
+fn an_accept_that_fails_ends() {
+    each_way(&options(), |rig| {
+        let (socket, _peer) = rig.pair();
+        let completion = rig.run(1, Op::Accept { listener: socket.fd() });
+        assert!(completion.result.is_err() && !completion.more);
+    });
+}
+
+#[test]
+fn unix_sockets_have_no_address() {
+    each_way(&options(), |rig| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let name = folder.path().join("socket");
+        let listener = rig.own(UnixListener::bind(&name).expect("a listener"));
+        rig.push(1, Op::Accept { listener: listener.fd() });
+        let _client = UnixStream::connect(&name).expect("a connection");
+        let Payload::Descriptor(socket) = rig.next(1).payload else { panic!("no descriptor") };
+        assert_eq!(rig.ring.peer(socket.fd()), None);
+        assert_eq!(rig.ring.local(socket.fd()), None);
+        rig.run(2, Op::Cancel { fd: listener.fd() });
+    });
+}
+
+#[test]
+fn a_deadline_ends_the_wait() {
+    each_way(&options(), |rig| {
+        let (socket, _peer) = rig.pair();
+        rig.push(1, Op::Receive { socket: socket.fd() });
+        let until = Instant::now() + Duration::from_millis(20);
+        while rig.ring.clock().now < until {
+            rig.ring.turn(Some(until), &mut rig.completions).expect("a turn");
+        }
+        assert!(rig.completions.is_empty());
+        assert!(rig.ring.clock().now >= until);
+        // A deadline of the past does not wait at all, but what is there is taken.
+        let op = Op::Send { socket: socket.fd(), head: b"x".to_vec(), from: 0, body: None, more: false };
+        rig.push(2, op);
+        rig.ring.turn(Some(until), &mut rig.completions).expect("a turn");
+        assert_eq!(rig.completions.len(), 1);
+    });
+}
+
+#[test]
+fn what_is_buried_is_closed_after_what_is_queued() {
+    each_way(&options(), |rig| {
+        let (socket, mut peer) = rig.pair();
+        let number = socket.fd();
+        let op = Op::Send { socket: number, head: b"last".to_vec(), from: 0, body: None, more: false };
+        rig.push(1, op);
+        drop(socket);
+        assert!(!rig.ring.graveyard().is_empty());
+        assert_eq!(rig.next(1).result, Ok(4));
+        assert!(rig.ring.graveyard().is_empty());
+        let mut text = String::new();
+        peer.read_to_string(&mut text).expect("what was sent, and the end");
+        assert_eq!(text, "last");
+    });
+}
+
+#[test]
+fn a_socket_shut_down_may_be_closed_with_ops_in_flight() {
+    let gauge = Gauge::default();
+    each_way(&options(), |rig| {
+        let (socket, mut peer) = rig.pair();
+        let body = Bytes::new(vec![b'x'; 4 << 20], &gauge);
+        while rig.ring.send_now(socket.fd(), &body[..65_536]).is_ok() {}
+        rig.push(1, Op::Receive { socket: socket.fd() });
+        let body = Some((body, 0..4 << 20));
+        rig.push(2, Op::Send { socket: socket.fd(), head: Vec::new(), from: 0, body, more: false });
+        rig.ring.turn(Some(Instant::now()), &mut rig.completions).expect("a turn");
+        rig.ring.shutdown(socket.fd(), true);
+        drop(socket);
+        rig.ring.turn(Some(Instant::now()), &mut rig.completions).expect("a turn");
+        // Takes the number of the closed one; what comes here is for nobody else.
+        let (other, mut other_peer) = rig.pair();
+        other_peer.write_all(b"other").expect("room for it");
+        assert_eq!(rig.next(1).result, Ok(0));
+        assert!(rig.next(2).result.is_err());
+        assert_eq!(rig.receive(3, other.fd()), Ok(b"other".to_vec()));
+        peer.read_to_end(&mut Vec::new()).expect("the end");
+    });
+    assert_eq!(gauge.held(), 0);
+}
+
+#[test]
+fn opens_beneath_and_treats_symlinks_as_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path().join("root");
+    fs::create_dir_all(root.join("sub")).expect("a folder");
+    fs::write(root.join("file"), "inside").expect("a file");
+    fs::write(folder.path().join("secret"), "outside").expect("a file");
+    symlink("file", root.join("link")).expect("a link");
+    symlink("../secret", root.join("out")).expect("a link");
+    symlink(folder.path().join("secret"), root.join("absolute")).expect("a link");
+    symlink("loop", root.join("loop")).expect("a link");
+    rustix::fs::mkfifoat(rustix::fs::CWD, root.join("fifo"), rustix::fs::Mode::RUSR).expect("a fifo");
+
+    use Symlinks::{Anywhere, Beneath, Never};
+    let cases = [
+        ("file", Never, Ok(Kind::File)),
+        (".", Never, Ok(Kind::Directory)),
+        ("sub", Beneath, Ok(Kind::Directory)),
+        ("fifo", Never, Ok(Kind::Special)),
+        ("none", Beneath, Err(Errno::NOENT)),
+        ("file/below", Beneath, Err(Errno::NOTDIR)),
+        ("link", Beneath, Ok(Kind::File)),
+        ("link", Never, Err(Errno::LOOP)),
+        ("link", Anywhere, Ok(Kind::File)),
+        ("out", Beneath, Err(Errno::XDEV)),
+        ("out", Never, Err(Errno::LOOP)),
+        ("out", Anywhere, Ok(Kind::File)),
+        ("absolute", Beneath, Err(Errno::XDEV)),
+        ("absolute", Anywhere, Ok(Kind::File)),
+        ("loop", Anywhere, Err(Errno::LOOP)),
+    ];
+    each_way(&options(), |rig| {
+        let dir = Rc::new(rig.ring.open_root(&root).expect("the root"));
+        for (name, symlinks, expected) in cases {
+            let op = Op::Open { dir: Rc::clone(&dir), path: path(name), symlinks };
+            let completion = rig.run(1, op);
+            let kind = completion.result.map(|_| match completion.payload {
+                Payload::Descriptor(file) => rig.ring.facts(file.fd()).expect("facts").kind,
+                other => panic!("{other:?} instead of a descriptor"),
+            });
+            assert_eq!(kind, expected, "{name} {symlinks:?}");
+            match rig.ring.open_cached(dir.fd(), &path(name), symlinks) {
+                Ok(file) => assert_eq!(rig.ring.facts(file.fd()).map(|facts| facts.kind), expected),
+                Err(Errno::AGAIN) => {}
+                Err(errno) => assert_eq!(Err(errno), expected, "{name} {symlinks:?}, cached"),
+            }
+        }
+        assert!(rig.ring.open_root(&root.join("file")).is_err(), "a root is a directory");
+    });
+}
+
+#[test]
+fn a_root_may_be_a_symlink() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::create_dir(folder.path().join("release")).expect("a folder");
+    fs::write(folder.path().join("release/file"), "x").expect("a file");
+    symlink("release", folder.path().join("current")).expect("a link");
+    each_way(&options(), |rig| {
+        let dir = Rc::new(rig.ring.open_root(&folder.path().join("current")).expect("the root"));
+        let op = Op::Open { dir, path: path("file"), symlinks: Symlinks::Never };
+        assert!(rig.run(1, op).result.is_ok());
+    });
+}
+
+#[test]
+fn reads_through_the_ring_and_from_the_cache() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let name = folder.path().join("file");
+    let contents: Vec<u8> = (0..100_000_u32).map(|n| (n % 253) as u8).collect();
+    fs::write(&name, &contents).expect("a file");
+    let cases = [(0, 10), (5, 99_995), (0, 200_000), (99_999, 5), (100_000, 5), (65_536, 4096)];
+    each_way(&options(), |rig| {
+        let file = Rc::new(rig.own(fs::File::open(&name).expect("the file")));
+        let facts = rig.ring.facts(file.fd()).expect("facts");
+        assert_eq!((facts.kind, facts.size), (Kind::File, 100_000));
+        assert!(facts.modified.seconds > 1_500_000_000 && facts.inode != 0);
+        for (offset, length) in cases {
+            let expected = &contents[offset..contents.len().min(offset + length)];
+            let mut into = Vec::with_capacity(length + 4);
+            into.extend(b"head");
+            let op = Op::Read { file: Rc::clone(&file), offset: offset as u64, into, length };
+            let completion = rig.run(1, op);
+            let read = completion.result.expect("a read");
+            let buffer = memory(completion);
+            assert_eq!(buffer.len(), 4 + read);
+            assert!(buffer.starts_with(b"head") && expected.starts_with(&buffer[4..]));
+            assert_eq!(read == 0, expected.is_empty(), "0 only at the end");
+
+            let mut into = b"head".to_vec();
+            into.reserve_exact(length);
+            match rig.ring.read_cached(file.fd(), offset as u64, &mut into, length) {
+                Ok(read) => assert!(expected.starts_with(&into[4..]) && into.len() == 4 + read),
+                Err(errno) => assert_eq!((errno, into.len()), (Errno::AGAIN, 4)),
+            }
+        }
+        let mut small = Vec::with_capacity(64);
+        let room = small.capacity();
+        if let Ok(read) = rig.ring.read_cached(file.fd(), 0, &mut small, 100_000) {
+            assert_eq!(read, room, "no more than there is room for");
+        }
+        assert!(rig.ring.resident(file.fd(), 5..5));
+        assert!(
+            !rig.ring.resident(file.fd(), 1 << 40..(1 << 40) + 4096) || rig.ring.resident(file.fd(), 0..1)
+        );
+    });
+}
+
+#[test]
+fn files_in_memory_are_resident() {
+    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
+    fs::write(folder.path().join("file"), vec![7; 50_000]).expect("a file");
+    each_way(&options(), |rig| {
+        let file = rig.own(fs::File::open(folder.path().join("file")).expect("the file"));
+        assert!(rig.ring.resident(file.fd(), 0..50_000));
+        let mut into = Vec::with_capacity(50_000);
+        assert_eq!(rig.ring.read_cached(file.fd(), 0, &mut into, 50_000), Ok(50_000));
+        assert!(into == vec![7; 50_000]);
+    });
+}
+
+#[test]
+fn appends_to_files_and_sockets() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let name = folder.path().join("log");
+    each_way(&options(), |rig| {
+        fs::write(&name, "old\n").expect("a file");
+        let log = rig.own(fs::OpenOptions::new().append(true).open(&name).expect("the file"));
+        for line in ["one\n", "two\n"] {
+            let completion = rig.run(1, Op::Append { fd: log.fd(), bytes: line.into() });
+            assert_eq!(completion.result, Ok(4));
+            assert_eq!(memory(completion), line.as_bytes());
+        }
+        assert_eq!(fs::read_to_string(&name).expect("the file"), "old\none\ntwo\n");
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
+        let writer = rig.own(writer);
+        assert_eq!(rig.run(1, Op::Append { fd: writer.fd(), bytes: b"abc".to_vec() }).result, Ok(3));
+        let mut got = [0; 3];
+        reader.read_exact(&mut got).expect("what was written");
+        assert_eq!(&got, b"abc");
+    });
+}
+
+#[test]
+fn sends_parts_of_files() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("file"), "0123456789").expect("a file");
+    each_way(&options(), |rig| {
+        let file = rig.own(fs::File::open(folder.path().join("file")).expect("the file"));
+        let (socket, mut peer) = rig.pair();
+        assert_eq!(rig.ring.send_file(socket.fd(), file.fd(), 3, 4), Ok(4));
+        assert_eq!(rig.ring.send_file(socket.fd(), file.fd(), 8, 100), Ok(2));
+        assert_eq!(rig.ring.send_file(socket.fd(), file.fd(), 10, 100), Ok(0));
+        let mut got = [0; 6];
+        peer.read_exact(&mut got).expect("what was sent");
+        assert_eq!(&got, b"345689");
+    });
+}
+
+#[test]
+fn the_helper_lists_directories() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::create_dir(folder.path().join("list")).expect("a folder");
+    let list = folder.path().join("list");
+    fs::create_dir(list.join("sub")).expect("a folder");
+    fs::write(list.join("file"), "12345").expect("a file");
+    symlink("file", list.join("link")).expect("a link");
+    symlink("../elsewhere", list.join("out")).expect("a link");
+    let shape = |rig: &mut Rig, symlinks, names_max| {
+        let directory = rig.directory(&list);
+        let completion = rig.run(1, Op::Delegate(Job::List { directory, symlinks, names_max }));
+        assert_eq!(completion.result, Ok(0));
+        let Payload::Done(Done::Listed { mut names, truncated }) = completion.payload else {
+            panic!("no names")
+        };
+        names.sort_by(|a, b| a.name.cmp(&b.name));
+        let names: Vec<_> = names
+            .into_iter()
+            .map(|found| {
+                let name = String::from_utf8(found.name).expect("a name of ours");
+                (name, found.facts.map(|facts| (facts.kind, facts.size)))
+            })
+            .collect();
+        (names, truncated)
+    };
+    each_way(&options(), |rig| {
+        let (names, truncated) = shape(rig, Symlinks::Beneath, 100);
+        assert!(!truncated);
+        assert_eq!(names.len(), 4);
+        assert_eq!(names[0], ("file".into(), Some((Kind::File, 5))));
+        assert_eq!(names[1], ("link".into(), Some((Kind::File, 5))));
+        assert_eq!(names[2], ("out".into(), None));
+        assert!(matches!(&names[3], (name, Some((Kind::Directory, _))) if name == "sub"));
+        let (names, _) = shape(rig, Symlinks::Never, 4);
+        assert_eq!(names[1], ("link".into(), None));
+        let (names, truncated) = shape(rig, Symlinks::Never, 3);
+        assert_eq!((names.len(), truncated), (3, true));
+
+        let file = rig.directory(&list.join("file"));
+        let job = Job::List { directory: file, symlinks: Symlinks::Never, names_max: 1 };
+        assert_eq!(rig.run(1, Op::Delegate(job)).result, Err(Errno::NOTDIR));
+    });
+}
+
+#[test]
+fn the_helper_verifies_passwords() {
+    // Cost 4, the least there is.
+    let hash = bcrypt::hash("right", 4).expect("a hash");
+    each_way(&options(), |rig| {
+        let cases =
+            [("right", hash.as_str(), true), ("wrong", hash.as_str(), false), ("right", "junk", false)];
+        // All at once: answers come one after another, by one bell.
+        for (slot, (password, hash, _)) in cases.into_iter().enumerate() {
+            let job = Job::VerifyPassword { password: password.into(), hash: hash.into() };
+            rig.push(slot as u32, Op::Delegate(job));
+        }
+        for (slot, (password, _, expected)) in cases.into_iter().enumerate() {
+            let completion = rig.next(slot as u32);
+            let Payload::Done(Done::Verified(verified)) = completion.payload else { panic!("no verdict") };
+            assert_eq!(verified, expected, "{password}");
+        }
+    });
+}
+
+#[test]
+fn notes_come_with_descriptors() {
+    each_way(&options(), |rig| {
+        let (channel, peer) = rig.pair();
+        let mut note = [0; 16];
+        assert_eq!(rig.ring.note(channel.fd(), &mut note).map(|_| ()), Err(Errno::AGAIN));
+
+        (&peer).write_all(b"plain").expect("room for it");
+        rig.run(1, Op::Readable { fd: channel.fd() }).result.expect("something to read");
+        assert!(matches!(rig.ring.note(channel.fd(), &mut note), Ok((5, None))));
+
+        let (reader, mut writer) = std::io::pipe().expect("a pipe");
+        send_descriptor(&peer, &reader);
+        let Ok((1, Some(came))) = rig.ring.note(channel.fd(), &mut note) else { panic!("no descriptor") };
+        assert_ne!(came.fd().0, reader.as_raw_fd());
+        drop(reader);
+        writer.write_all(b"x").expect("a reader is left: the one that came");
+        drop(peer);
+        assert!(matches!(rig.ring.note(channel.fd(), &mut note), Ok((0, None))));
+    });
+}
+
+fn send_descriptor(socket: &UnixStream, descriptor: &impl std::os::fd::AsFd) {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+    let parts = [std::io::IoSlice::new(b"D")];
+    rustix::net::sendmsg(socket, &parts, &mut control, SendFlags::empty()).expect("a note");
+}
+
+#[test]
+fn tiny_queues_lose_nothing() {
+    each_way(&Options { submissions: 2, completions: 4, ..options() }, |rig| {
+        let pairs: Vec<_> = (0..200).map(|_| rig.pair()).collect();
+        for (slot, (socket, peer)) in pairs.iter().enumerate() {
+            (&*peer).write_all(b"x").expect("room for it");
+            rig.push(slot as u32, Op::Readable { fd: socket.fd() });
+        }
+        for slot in 0..200 {
+            assert!(rig.next(slot).result.is_ok());
+        }
+        assert!(rig.completions.is_empty());
+        assert!(rig.ring.counters().overflows > 0, "{:?}", rig.ring.counters());
+    });
+}
+
+#[test]
+fn a_refused_key_leaves_the_socket_as_it_was() {
+    each_way(&options(), |rig| {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut client =
+            TcpStream::connect(listener.local_addr().expect("its address")).expect("a connection");
+        let socket = rig.own(listener.accept().expect("the connection").0);
+        assert!(rig.ring.install_tls(socket.fd(), &[0; 40]).is_err());
+        let op = Op::Send { socket: socket.fd(), head: b"plain".to_vec(), from: 0, body: None, more: true };
+        assert_eq!(rig.run(1, op).result, Ok(5));
+        assert_eq!(rig.ring.send_now(socket.fd(), b"!"), Ok(1));
+        let mut got = [0; 6];
+        client.read_exact(&mut got).expect("what was sent");
+        assert_eq!(&got, b"plain!");
+    });
+}
+
+#[test]
+fn a_ring_ends_with_ops_in_flight() {
+    let gauge = Gauge::default();
+    each_way(&options(), |rig| {
+        let (socket, _peer) = rig.pair();
+        let body = Bytes::new(vec![0; 8 << 20], &gauge);
+        let mut sent = 0;
+        while rig.ring.send_now(socket.fd(), &body[..65_536]).is_ok() {
+            sent += 1;
+        }
+        assert!(sent > 0);
+        let op = Op::Send {
+            socket: socket.fd(),
+            head: Vec::new(),
+            from: 0,
+            body: Some((body, 0..100)),
+            more: false,
+        };
+        rig.push(1, op);
+        rig.push(2, Op::Receive { socket: socket.fd() });
+        rig.ring.turn(Some(Instant::now()), &mut rig.completions).expect("a turn");
+        rig.ring = match Uring::new(&options()) {
+            Ok((ring, _)) => ring,
+            Err(failure) => panic!("{failure}"),
+        };
+        assert_eq!(gauge.held(), 0, "the send was cancelled, and its memory came back");
+    });
+}
