@@ -66,7 +66,7 @@ if [ -z "${EMULATION_TESTS:-}" ]; then
         sed -n 's/.*"executable":"\([^"]*tls_emulated[^"]*\)".*/\1/p' | tail -n 1)
     [ -x "$program" ] || { echo "the tests do not compile" >&2; exit 1; }
     EMULATION_PROGRAMS="$program $(command -v openssl)"
-    echo "$program --ignored --test-threads=1" >"$room/tests"
+    echo "$program --test-threads=1" >"$room/tests"
 else
     cp "$EMULATION_TESTS" "$room/tests"
 fi
