@@ -11,6 +11,7 @@ mod launch;
 mod listeners;
 mod machine;
 mod notify;
+mod secure;
 mod succession;
 mod view;
 
@@ -30,6 +31,7 @@ use crate::sys::signals::{Signal, Signals};
 use crate::sys::user::User;
 use crate::sys::wait::{self, For};
 use crate::sys::{Errno, Error, append, pass, user};
+use crate::tls::Endpoint;
 use crate::worker::start::{NOTE_BYTES_MAX, Order, Report, Start};
 
 use control::Control;
@@ -37,7 +39,9 @@ use launch::Launched;
 use listeners::Listeners;
 use machine::{Action, Event, Machine, WorkerId};
 use notify::Notify;
+use secure::Secure;
 
+pub use secure::check;
 pub use view::status;
 
 /// Serves `config` until told to stop; reads `source` anew on every reload.
@@ -77,6 +81,7 @@ struct Supervisor {
     processes: BTreeMap<WorkerId, Process>,
     control: Option<Control>,
     notify: Notify,
+    secure: Secure,
     /// When the service manager next expects a sign of life.
     alive_at: Option<Instant>,
     reload_wanted: bool,
@@ -93,6 +98,7 @@ struct Generation {
     config: Rc<Config>,
     access_log: Option<OwnedFd>,
     user: Option<User>,
+    tls: Option<Endpoint>,
 }
 
 /// A worker's process.
@@ -132,6 +138,7 @@ impl Supervisor {
             control: None,
             alive_at: notify.watchdog_every().map(|every| now + every),
             notify,
+            secure: Secure::default(),
             reload_wanted: false,
             last_reload: None,
             gone: Sums::default(),
@@ -162,8 +169,8 @@ impl Supervisor {
 
     /// Waits for something to happen, and does what is to be done about it.
     fn turn(&mut self) -> Result<(), Error> {
-        let deadlines =
-            [self.machine.deadline(), self.alive_at, self.control.as_ref().and_then(Control::deadline)];
+        let control = self.control.as_ref().and_then(Control::deadline);
+        let deadlines = [self.machine.deadline(), self.alive_at, self.secure.deadline(), control];
         let limit = deadlines.into_iter().flatten().min();
         let limit = limit.map(|until| until.saturating_duration_since(Instant::now()));
         let mut fds = vec![(self.signals.as_fd(), For::Reading)];
@@ -184,6 +191,7 @@ impl Supervisor {
         }
         self.handle(Event::Tick);
         self.sign_of_life();
+        self.watch_certificates();
         if self.reload_wanted && self.machine.may_begin() {
             self.reload_wanted = false;
             self.reload();
@@ -324,6 +332,7 @@ impl Supervisor {
                 access_log: access_log
                     .map_err(|error| Error::from_io("hand on", "the access log", &error))?,
                 user: generation.user.clone(),
+                tls: generation.tls.clone(),
             })
         })
         .map_err(|error| error.to_string())?;
@@ -351,6 +360,7 @@ impl Supervisor {
         let generation = Generation {
             access_log: open_access_log(&config)?,
             user: find_user(&config)?,
+            tls: self.secure.endpoint(&config, SystemTime::now())?,
             config: Rc::new(config),
         };
         self.listeners.open(&generation.config).map_err(|error| error.to_string())?;
@@ -366,6 +376,24 @@ impl Supervisor {
         self.notify.reloading(wait::monotonic());
         if let Err(reason) = (self.load)().and_then(|config| self.begin(config)) {
             self.reload_failed(reason);
+        }
+    }
+
+    /// Takes in certificates that changed without anybody saying so: a generation with the same
+    /// configuration and what the files hold now.
+    fn watch_certificates(&mut self) {
+        let Some(current) = self.machine.current().map(|current| current.id) else { return };
+        let Some(generation) = self.generations.get(&current) else { return };
+        let (config, Some(endpoint)) = (Rc::clone(&generation.config), &generation.tls) else { return };
+        if !self.machine.may_begin() || !self.secure.look(&config, endpoint, Instant::now()) {
+            return;
+        }
+        match self.begin(Config::clone(&config)) {
+            Ok(()) => tracing::info!("certificate files have changed: taking them in"),
+            Err(reason) if self.secure.refuse(&reason) => {
+                tracing::error!("certificate files have changed, those before go on being used: {reason}");
+            }
+            Err(_) => {}
         }
     }
 

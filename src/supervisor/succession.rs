@@ -40,6 +40,8 @@ pub struct Inheritance {
     listeners: Vec<Listener>,
     workers: Vec<Worker>,
     drain: Duration,
+    /// A file with the ticket keys.
+    tickets: Option<i32>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -74,6 +76,9 @@ impl Supervisor {
     ) -> Result<Vec<Adopted>, String> {
         let Some(inheritance) = inheritance else { return Ok(Vec::new()) };
         let adopt = |fd: Option<i32>| sockets::adopt(fd).pop().flatten();
+        if let Some(file) = adopt(inheritance.tickets) {
+            self.secure.import(file);
+        }
         let mut inherited = Vec::new();
         for worker in inheritance.workers {
             let Some(pid) = Pid::from_raw(worker.pid) else { continue };
@@ -110,7 +115,8 @@ impl Supervisor {
             return;
         }
         self.notify.reloading(crate::sys::wait::monotonic());
-        let reason = self.execute(&program);
+        let tickets = self.secure.export();
+        let reason = self.execute(&program, tickets.as_ref());
         for fd in self.lasting() {
             // Workers never execute anything, so that an error here would do no harm.
             let _ = sockets::keep_across_exec(fd, false);
@@ -125,8 +131,8 @@ impl Supervisor {
     }
 
     /// Returns why it failed.
-    fn execute(&self, program: &Path) -> String {
-        let prepared = self.inheritance().and_then(|inheritance| {
+    fn execute(&self, program: &Path, tickets: Option<&OwnedFd>) -> String {
+        let prepared = self.inheritance(tickets).and_then(|inheritance| {
             let program = CString::new(program.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
             let text = serde_json::to_string(&inheritance).map_err(|error| error.to_string())?;
             let others = std::env::vars_os().filter(|(name, _)| name != VARIABLE);
@@ -146,7 +152,7 @@ impl Supervisor {
         }
     }
 
-    fn inheritance(&self) -> Result<Inheritance, String> {
+    fn inheritance(&self, tickets: Option<&OwnedFd>) -> Result<Inheritance, String> {
         let keep = |fd| sockets::keep_across_exec(fd, true).map_err(|errno| errno.to_string());
         let mut listeners = Vec::new();
         for (fd, origin, file) in self.listeners.all() {
@@ -165,7 +171,8 @@ impl Supervisor {
             });
         }
         let drain = self.current_config().map(|config| config.server.drain).unwrap_or_default();
-        Ok(Inheritance { pid: std::process::id(), listeners, workers, drain })
+        let tickets = tickets.map(keep).transpose()?;
+        Ok(Inheritance { pid: std::process::id(), listeners, workers, drain, tickets })
     }
 }
 

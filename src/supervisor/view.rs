@@ -8,6 +8,7 @@ use super::{Supervisor, control};
 use crate::config::Config;
 use crate::observe::names::Counter;
 use crate::observe::status::{Status, Table, Worker};
+use crate::tls::Endpoint;
 
 /// How far apart the two looks are from which rates are told.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
@@ -66,8 +67,13 @@ impl Supervisor {
             restarts: self.machine.restarts(),
             counters: sums.by_name(),
             ring_features: sums.ring_features(),
-            more: Default::default(),
+            more: self.secure.status(self.endpoint()).into_iter().collect(),
         }
+    }
+
+    fn endpoint(&self) -> Option<&Endpoint> {
+        let current = self.machine.current()?;
+        self.generations.get(&current.id)?.tls.as_ref()
     }
 
     pub(super) fn serving_line(&self, config: &Config) -> String {
