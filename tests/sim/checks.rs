@@ -11,14 +11,9 @@ use crate::world::World;
 /// Descriptors that are the worker's from its birth: listener, channel, log.
 const OWN: usize = 3;
 
-pub fn after_step(worker: &mut Worker<FakeRing>, connections_max: usize) -> Result<(), String> {
+pub fn after_step(worker: &mut Worker<FakeRing>) -> Result<(), String> {
     let connections = worker.connections();
     worker.ring_mut().connections = Some(connections);
-    // Connections that were in the kernel's hands when accepting was stopped come on top.
-    let slack = worker.ring_mut().world.borrow().odds.socket_bytes.min(8);
-    if connections > connections_max + slack {
-        return Err(format!("{connections} connections, {connections_max} allowed"));
-    }
     let world = worker.ring_mut().world.borrow();
     match world.clients.iter().enumerate().find_map(|(index, client)| {
         client.as_ref().and_then(|client| client.failure.as_ref()).map(|what| (index, what))

@@ -91,8 +91,8 @@ impl Client {
             temper,
             write_max: *rng.pick(&[1, 5, 100, 5000]),
             write_pause: if slow { rng.micros(100, 20_000) } else { rng.micros(0, 50) },
-            read_max: *rng.pick(&[1, 50, 1000, 100_000]),
-            read_pause: if slow { rng.micros(100, 5_000) } else { rng.micros(0, 50) },
+            read_max: *rng.pick(&[20, 500, 8000, 1 << 20]),
+            read_pause: if slow { rng.micros(100, 1_000) } else { rng.micros(0, 50) },
             depth: *rng.pick(&[1, 1, 2, 6]),
             half_closes: rng.chance(200),
         };
@@ -205,6 +205,10 @@ impl Client {
                 request = requests::draw(&mut self.rng, self.last.as_ref());
             }
             self.rest = request.bytes.clone();
+            if request.ends {
+                // RFC 9112 section 9.6: nothing follows what asked for the end.
+                self.script.clear();
+            }
             self.asked.push_back((request, world.now));
         }
         let length = self.rest.len().min(self.style.write_max);
@@ -317,13 +321,14 @@ impl Client {
 
     fn dawdle(&mut self, world: &mut World, socket: usize) -> Option<Duration> {
         const HEAD: &[u8] = b"GET /a.txt HTTP/1.1\r\nHost: x\r\nX-Slow: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
-        if !world.sockets[socket].server_closed && self.answers < HEAD.len() {
+        const PAUSE: Duration = Duration::from_millis(700);
+        let due = self.began + PAUSE * self.answers as u32;
+        if !world.sockets[socket].server_closed && self.answers < HEAD.len() && world.now >= due {
             world.write(socket, &HEAD[self.answers..=self.answers]);
             self.answers += 1;
         }
         let _ = world.read(socket, 100_000);
-        self.not_before = world.now + Duration::from_millis(700);
-        self.wait_for_close(world, socket, TIMEOUTS.head).map(|_| Duration::from_millis(700))
+        self.wait_for_close(world, socket, TIMEOUTS.head).map(|_| PAUSE)
     }
 
     fn ask_for_much(&mut self, world: &mut World, socket: usize) -> Option<Duration> {

@@ -126,12 +126,7 @@ impl Odds {
         };
         drawn.leases = *rng.pick(&[1, 2, 3, 8, 64]);
         drawn.lease_bytes = *rng.pick(&[1, 7, 64, 1024, 4096]);
-        drawn.socket_bytes = *rng.pick(&[1, 100, 1500, 9000, 64 * 1024, 1 << 20]);
-        // A byte at a time through a socket of one byte takes too long to be worth it.
-        if drawn.socket_bytes == 1 {
-            drawn.short_send = 0;
-            drawn.late = 0;
-        }
+        drawn.socket_bytes = *rng.pick(&[50, 400, 1500, 9000, 64 * 1024, 1 << 20]);
         drawn
     }
 }

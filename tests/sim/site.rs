@@ -8,7 +8,7 @@ use httpd::config::{
 };
 use httpd::sys::file::Symlinks;
 
-use crate::faults::Rng;
+use crate::faults::{Odds, Rng};
 use crate::tree::{Tree, Version};
 use crate::world::World;
 
@@ -100,7 +100,9 @@ fn site() -> Site {
 }
 
 /// Paths whose files change, or come and go.
-const CHANGING: [&str; 5] = ["/a.txt", "/big.bin", "/sub/page.html", "/new.txt", "/index.html"];
+const CHANGING: [&str; 5] = ["/a.txt", "/big.bin", "/sub/page.html", "/new.txt", INDEX];
+/// Never removed: in its place would be a listing.
+const INDEX: &str = "/index.html";
 /// All paths that lead to a file by their own name, sometimes at least.
 pub const FILES: [&str; 8] = [
     "/a.txt",
@@ -113,7 +115,7 @@ pub const FILES: [&str; 8] = [
     "/small.css",
 ];
 
-pub fn tree(rng: &mut Rng) -> Tree {
+pub fn tree(rng: &mut Rng, odds: &Odds) -> Tree {
     let granularity = *rng.pick(&[Duration::from_nanos(1), Duration::from_millis(4), Duration::from_secs(1)]);
     let mut tree = Tree::new(granularity);
     tree.symlink("srv/current", "release");
@@ -121,6 +123,9 @@ pub fn tree(rng: &mut Rng) -> Tree {
         let bytes = contents(path, rng);
         tree.replace(&name_of(path), bytes);
     }
+    // More than one buffer or piece of it takes too many steps through small sockets.
+    let most = if odds.socket_bytes < 9000 { 20_000 } else { 3 << 20 };
+    tree.replace(&name_of("/steady.bin"), text(rng, FILE_MAX + 1, most));
     for path in ["/sub/index.html", "/.hidden", "/list/one.txt", "/list/two.txt", "/private/x.txt", "/404.html"] {
         let bytes = text(rng, 1, 300);
         tree.replace(&name_of(path), bytes);
@@ -156,7 +161,7 @@ pub fn mutate(world: &mut World) {
     let name = name_of(path);
     let in_place = rng.chance(world.odds.in_place);
     world.note(format_args!("{path} changes{}", if in_place { " in place" } else { "" }));
-    if rng.chance(150) {
+    if path != INDEX && rng.chance(150) {
         return world.tree.remove(&name);
     }
     let bytes = contents(path, &mut rng);
@@ -166,7 +171,7 @@ pub fn mutate(world: &mut World) {
 fn contents(path: &str, rng: &mut Rng) -> Vec<u8> {
     match path {
         "/empty.txt" => Vec::new(),
-        "/big.bin" | "/steady.bin" => text(rng, FILE_MAX + 1, 150_000),
+        "/big.bin" | "/steady.bin" => text(rng, FILE_MAX + 1, 40_000),
         _ => text(rng, 0, 2 * FILE_MAX),
     }
 }
