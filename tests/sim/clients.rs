@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::faults::Rng;
+use crate::faults::{Odds, Rng};
 use crate::net::Got;
 use crate::reader::{Reader, Response};
 use crate::requests::{self, Known, Request, Want};
@@ -77,7 +77,7 @@ const PATIENCE: Duration = Duration::from_secs(400);
 
 impl Client {
     /// A client by chance.
-    pub fn drawn(rng: &mut Rng) -> Self {
+    pub fn drawn(rng: &mut Rng, odds: &Odds) -> Self {
         let mut rng = rng.fork();
         let temper = match rng.below(20) {
             0 => Temper::Silent,
@@ -91,7 +91,7 @@ impl Client {
             temper,
             write_max: *rng.pick(&[1, 5, 100, 5000]),
             write_pause: if slow { rng.micros(100, 20_000) } else { rng.micros(0, 50) },
-            read_max: *rng.pick(&[20, 500, 8000, 1 << 20]),
+            read_max: *rng.pick(if odds.holds_much() { &[4000, 64 << 10, 1 << 20] } else { &[20, 500, 8000] }),
             read_pause: if slow { rng.micros(100, 1_000) } else { rng.micros(0, 50) },
             depth: *rng.pick(&[1, 1, 2, 6]),
             half_closes: rng.chance(200),

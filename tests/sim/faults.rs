@@ -100,6 +100,11 @@ impl Odds {
         Self { leases: 64, lease_bytes: 4096, socket_bytes: 64 * 1024, ..Self::default() }
     }
 
+    /// Whether sockets are large enough for large files.
+    pub fn holds_much(&self) -> bool {
+        self.socket_bytes >= 9000
+    }
+
     /// Some of it, by chance.
     pub fn drawn(rng: &mut Rng) -> Self {
         let mut odds = |high: usize| if rng.chance(500) { 0 } else { rng.within(1, high) as u32 };
@@ -125,7 +130,7 @@ impl Odds {
             ..Self::none()
         };
         drawn.leases = *rng.pick(&[1, 2, 3, 8, 64]);
-        drawn.lease_bytes = *rng.pick(&[1, 7, 64, 1024, 4096]);
+        drawn.lease_bytes = *rng.pick(&[5, 64, 1024, 4096]);
         drawn.socket_bytes = *rng.pick(&[50, 400, 1500, 9000, 64 * 1024, 1 << 20]);
         drawn
     }

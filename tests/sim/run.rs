@@ -40,10 +40,10 @@ pub fn drawn(seed: u64, steps_max: u64) -> Plan {
     let odds = if seed % 16 == 0 { Odds::none() } else { Odds::drawn(&mut rng) };
     let config = site::config(&mut rng);
     let tree = site::tree(&mut rng, &odds);
-    let mut world = World::new(rng.fork(), odds, tree);
+    let mut world = World::new(rng.fork(), odds.clone(), tree);
     for _ in 0..rng.within(1, 12) {
         let after = rng.micros(0, 3_000_000);
-        let client = Client::drawn(&mut rng);
+        let client = Client::drawn(&mut rng, &odds);
         world.add_client(after, client);
     }
     if rng.chance(200) {

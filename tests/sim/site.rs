@@ -124,7 +124,7 @@ pub fn tree(rng: &mut Rng, odds: &Odds) -> Tree {
         tree.replace(&name_of(path), bytes);
     }
     // More than one buffer or piece of it takes too many steps through small sockets.
-    let most = if odds.socket_bytes < 9000 { 20_000 } else { 3 << 20 };
+    let most = if odds.holds_much() { *rng.pick(&[400_000, 400_000, 3 << 20]) } else { 20_000 };
     tree.replace(&name_of("/steady.bin"), text(rng, FILE_MAX + 1, most));
     for path in ["/sub/index.html", "/.hidden", "/list/one.txt", "/list/two.txt", "/private/x.txt", "/404.html"] {
         let bytes = text(rng, 1, 300);
