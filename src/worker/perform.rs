@@ -58,7 +58,11 @@ impl<R: Ring> Worker<R> {
                 self.ring.push(Kind::Verify.token(key), Op::Delegate(job));
             }
             Action::InstallTls(info) => {
-                return Some(Event::KernelTls(self.ring.install_tls(socket, &info)));
+                let result = self.ring.install_tls(socket, &info);
+                if let Err(errno) = result {
+                    tracing::debug!(%errno, "the kernel does not take over TLS");
+                }
+                return Some(Event::KernelTls(result));
             }
             Action::SendRecord { content_type, payload } => {
                 return Some(Event::RecordSent(self.ring.send_record(socket, content_type, &payload)));

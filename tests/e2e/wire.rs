@@ -168,8 +168,7 @@ fn requests_per_connection_are_limited() {
 
 #[test]
 fn connections_per_address_are_limited() {
-    let server =
-        Site::new().with("[server]\nworkers = 1\n[limits]\nconnections_per_address = 3\n").start();
+    let server = Site::new().with("[server]\nworkers = 1\n[limits]\nconnections_per_address = 3\n").start();
     let mut held: Vec<_> = (0..3).map(|_| server.connect()).collect();
     held.iter_mut().for_each(|client| assert_eq!(client.get("/").status, 200));
     assert!(server.connect().rest().is_empty(), "a fourth connection is refused");

@@ -91,7 +91,11 @@ impl Client {
             temper,
             write_max: *rng.pick(&[1, 5, 100, 5000]),
             write_pause: if slow { rng.micros(100, 20_000) } else { rng.micros(0, 50) },
-            read_max: *rng.pick(if odds.holds_much() { &[4000, 64 << 10, 1 << 20] } else { &[20, 500, 8000] }),
+            read_max: *rng.pick(if odds.holds_much() {
+                &[4000, 64 << 10, 1 << 20]
+            } else {
+                &[20, 500, 8000]
+            }),
             read_pause: if slow { rng.micros(100, 1_000) } else { rng.micros(0, 50) },
             depth: *rng.pick(&[1, 1, 2, 6]),
             half_closes: rng.chance(200),
@@ -163,7 +167,8 @@ impl Client {
     }
 
     fn converse(&mut self, world: &mut World, socket: usize) -> Option<Duration> {
-        if matches!(self.style.temper, Temper::Aborts { after } if after <= self.answers && self.rng.chance(300)) {
+        if matches!(self.style.temper, Temper::Aborts { after } if after <= self.answers && self.rng.chance(300))
+        {
             if self.rng.chance(500) {
                 world.break_down(socket);
             }
@@ -201,7 +206,10 @@ impl Client {
                 return false;
             }
             let Some(mut request) = self.script.pop_front() else { return false };
-            if matches!(request.want, Want::File { known: None, range: None, .. }) && self.rng.chance(150) && !request.ends {
+            if matches!(request.want, Want::File { known: None, range: None, .. })
+                && self.rng.chance(150)
+                && !request.ends
+            {
                 request = requests::draw(&mut self.rng, self.last.as_ref());
             }
             self.rest = request.bytes.clone();
@@ -256,7 +264,11 @@ impl Client {
         let Some((request, sent_at)) = self.asked.pop_front() else {
             // Whatever comes unasked for can only be the refusal of something not sent.
             self.closing = response.says_close();
-            return if response.status == 408 && self.closing { Ok(()) } else { Err("an answer to nothing".into()) };
+            return if response.status == 408 && self.closing {
+                Ok(())
+            } else {
+                Err("an answer to nothing".into())
+            };
         };
         self.answers += 1;
         self.closing = response.says_close();
@@ -282,21 +294,32 @@ impl Client {
         let state = &world.sockets[socket];
         // Waiting for the drain to end, or for the client, has its limits.
         let drained = world.stopped_at.is_some_and(|at| world.now >= at + DRAIN);
-        let slow = self.style.read_pause > Duration::from_micros(90) || self.style.write_pause > Duration::from_micros(90);
+        let slow = self.style.read_pause > Duration::from_micros(90)
+            || self.style.write_pause > Duration::from_micros(90);
         let timed_out = world.now > self.began + TIMEOUTS.head && slow;
         if state.broken || drained || timed_out {
             return Ok(());
         }
         if self.reader.0.is_within() {
-            let cut = self.asked.front().is_some_and(|(request, sent_at)| requests::may_be_cut(world, request, *sent_at));
-            return if cut { Ok(()) } else { Err(format!("cut in the middle of an answer (reset: {reset})")) };
+            let cut = self
+                .asked
+                .front()
+                .is_some_and(|(request, sent_at)| requests::may_be_cut(world, request, *sent_at));
+            return if cut {
+                Ok(())
+            } else {
+                Err(format!("cut in the middle of an answer (reset: {reset})"))
+            };
         }
         let stopping = world.stopped_at.is_some();
         if reset && !self.closing && !stopping {
             return Err("reset without having been told".into());
         }
         if !self.asked.is_empty() && !self.closing && !stopping {
-            let cut = self.asked.front().is_some_and(|(request, sent_at)| requests::may_be_cut(world, request, *sent_at));
+            let cut = self
+                .asked
+                .front()
+                .is_some_and(|(request, sent_at)| requests::may_be_cut(world, request, *sent_at));
             return if cut { Ok(()) } else { Err(format!("closed without answering {:?}", self.asked[0].0)) };
         }
         let idle = self.answers > 0 || self.asked.is_empty();
@@ -320,7 +343,8 @@ impl Client {
     }
 
     fn dawdle(&mut self, world: &mut World, socket: usize) -> Option<Duration> {
-        const HEAD: &[u8] = b"GET /a.txt HTTP/1.1\r\nHost: x\r\nX-Slow: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+        const HEAD: &[u8] =
+            b"GET /a.txt HTTP/1.1\r\nHost: x\r\nX-Slow: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
         const PAUSE: Duration = Duration::from_millis(700);
         let due = self.began + PAUSE * self.answers as u32;
         if !world.sockets[socket].server_closed && self.answers < HEAD.len() && world.now >= due {
@@ -334,8 +358,7 @@ impl Client {
     fn ask_for_much(&mut self, world: &mut World, socket: usize) -> Option<Duration> {
         let bytes = b"GET /steady.bin HTTP/1.1\r\nHost: x\r\n\r\n".repeat(20);
         world.write(socket, &bytes);
-        let request =
-            Request { bytes, is_head: false, want: Want::Status(&[200]), ends: false };
+        let request = Request { bytes, is_head: false, want: Want::Status(&[200]), ends: false };
         self.asked.push_back((request, world.now));
         Some(Duration::from_secs(1))
     }

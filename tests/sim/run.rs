@@ -57,12 +57,17 @@ pub fn drawn(seed: u64, steps_max: u64) -> Plan {
 pub fn run(plan: Plan) -> Report {
     let world = Rc::new(RefCell::new(plan.world));
     let counters = Counters::new().expect("a page of memory");
-    let lived = catch_unwind(AssertUnwindSafe(|| live(&world, &plan.config, &counters, plan.descriptors, plan.steps_max)));
+    let lived = catch_unwind(AssertUnwindSafe(|| {
+        live(&world, &plan.config, &counters, plan.descriptors, plan.steps_max)
+    }));
     let failure = match lived {
         Ok(result) => result.err(),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().cloned();
-            Some(text.or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string())).unwrap_or_default())
+            Some(
+                text.or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string()))
+                    .unwrap_or_default(),
+            )
         }
     };
     let requests = counters.get(Counter::Requests);

@@ -30,7 +30,10 @@ fn swarm() {
         if seed % 8 == 0 {
             let again = run(drawn(seed, steps_max));
             if again.digest != report.digest {
-                failures.push(format!("HTTPD_SIM_SEED={seed} does not repeat itself: {:?}, then {:?}", report.digest, again.digest));
+                failures.push(format!(
+                    "HTTPD_SIM_SEED={seed} does not repeat itself: {:?}, then {:?}",
+                    report.digest, again.digest
+                ));
             }
         }
     }
