@@ -284,6 +284,7 @@ impl Supervisor {
                 reason: Some(reason),
             })?,
             Action::Drain(worker) => self.tell(worker, Order::Drain),
+            Action::Stop(worker) => self.tell(worker, Order::Stop),
             Action::Kill(worker) => {
                 if let Some(process) = self.processes.get(&worker) {
                     process::kill(process.pid);
@@ -382,10 +383,14 @@ impl Supervisor {
     /// Takes in certificates that changed without anybody saying so: a generation with the same
     /// configuration and what the files hold now.
     fn watch_certificates(&mut self) {
+        let now = Instant::now();
+        if !self.secure.is_due(now) {
+            return;
+        }
         let Some(current) = self.machine.current().map(|current| current.id) else { return };
         let Some(generation) = self.generations.get(&current) else { return };
         let (config, Some(endpoint)) = (Rc::clone(&generation.config), &generation.tls) else { return };
-        if !self.machine.may_begin() || !self.secure.look(&config, endpoint, Instant::now()) {
+        if !self.secure.look(&config, endpoint, now) || !self.machine.may_begin() {
             return;
         }
         match self.begin(Config::clone(&config)) {

@@ -1,7 +1,7 @@
 //! TLS as the supervisor sees it: certificates read and watched, ticket keys made and rotated, the
 //! kernel asked once whether it encrypts. Workers are given the result and never see a key file.
 
-use std::io::{Read as _, Seek as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -96,7 +96,7 @@ impl Secure {
             return Ok(keys);
         }
         let page = Page::new().map_err(|error| error.to_string())?;
-        let keys = TicketKeys::new(&Box::leak(Box::new(page))[..]);
+        let keys = TicketKeys::new(page.forever());
         self.keys = Some(keys);
         Ok(keys)
     }
@@ -106,13 +106,18 @@ impl Secure {
         self.looks_at
     }
 
+    /// Whether it is time for [`Secure::look`]; if so, the next time is a while later.
+    pub(super) fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = self.looks_at.is_some_and(|at| at <= now);
+        if is_due {
+            self.looks_at = Some(now + LOOK_EVERY);
+        }
+        is_due
+    }
+
     /// Rotates ticket keys and complains about what expires. Whether the files of certificates are
     /// others than those being served.
     pub(super) fn look(&mut self, config: &Config, endpoint: &Endpoint, now: Instant) -> bool {
-        if self.looks_at.is_none_or(|at| at > now) {
-            return false;
-        }
-        self.looks_at = Some(now + LOOK_EVERY);
         let wall = SystemTime::now();
         if let (Some(keys), Some(every)) = (self.keys, config.tls.tickets)
             && config.tls.ticket_keys.is_empty()
@@ -138,13 +143,15 @@ impl Secure {
         news
     }
 
-    /// The ticket keys as a file without a name, for the program that replaces this one.
+    /// The ticket keys in a pipe, for the program that replaces this one: in its environment others
+    /// could read them. `None`, where that fails, costs full handshakes.
     pub(super) fn export(&self) -> Option<OwnedFd> {
         let bytes = self.keys?.export();
-        let fd = rustix::fs::memfd_create("ticket-keys", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
-        let mut file = std::fs::File::from(fd);
-        file.write_all(&bytes).and_then(|()| file.rewind()).ok()?;
-        Some(file.into())
+        let (reader, mut writer) = std::io::pipe().ok()?;
+        // A pipe takes a page without anybody reading, and the keys are less.
+        const { assert!(tls::TICKET_WORDS * 8 <= 4096) };
+        writer.write_all(&bytes).ok()?;
+        Some(reader.into())
     }
 
     /// Takes over what [`Self::export`] gave.

@@ -21,6 +21,7 @@ mod timers;
 mod tokens;
 mod transfers;
 
+pub use accept::Listener;
 pub use run::run;
 pub use start::Start;
 

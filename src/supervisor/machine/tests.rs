@@ -114,7 +114,7 @@ fn a_first_generation_that_cannot_serve_gives_up() {
     });
     assert_eq!(
         actions,
-        [Action::Discarded { generation: 1, reason: "no io_uring".into() }, Action::Drain(id(1, 0))]
+        [Action::Discarded { generation: 1, reason: "no io_uring".into() }, Action::Stop(id(1, 0))]
     );
     assert_eq!(
         play.died(id(1, 0), Ended::Exited(0)),
@@ -233,7 +233,7 @@ fn stop_drains_all_and_ends_well() {
     play.died(id(1, 1), ABORT);
     play.died(id(1, 1), ABORT);
     play.begin(1);
-    assert_eq!(play.handle(Event::Stop), [Action::Drain(id(1, 0)), Action::Drain(id(2, 0))]);
+    assert_eq!(play.handle(Event::Stop), [Action::Stop(id(1, 0)), Action::Stop(id(2, 0))]);
     assert!(!play.machine.may_begin());
     assert_eq!(play.handle(Event::Ready(id(2, 0))), []);
     assert_eq!(play.died(id(2, 0), Ended::Exited(0)), [Action::Gone(2)]);
@@ -245,7 +245,7 @@ fn a_second_stop_kills() {
     let mut play = Play::serving(1);
     play.begin(1);
     play.all_ready(2, 1);
-    assert_eq!(play.handle(Event::Stop), [Action::Drain(id(2, 0))]);
+    assert_eq!(play.handle(Event::Stop), [Action::Stop(id(1, 0)), Action::Stop(id(2, 0))]);
     assert_eq!(play.handle(Event::Stop), [Action::Kill(id(1, 0)), Action::Kill(id(2, 0))]);
     assert_eq!(play.handle(Event::Stop), []);
     play.died(id(1, 0), KILL);
