@@ -24,6 +24,26 @@ pub struct Style {
     pub depth: usize,
     /// Ends its own side once everything is sent, and still reads.
     pub half_closes: bool,
+    /// Asks now and then for what it has already, instead of what the script says.
+    pub varies: bool,
+    /// Closes when everything is answered, instead of waiting for the other side to.
+    pub leaves: bool,
+}
+
+impl Default for Style {
+    fn default() -> Self {
+        Self {
+            temper: Temper::Honest,
+            write_max: usize::MAX,
+            write_pause: Duration::ZERO,
+            read_max: usize::MAX,
+            read_pause: Duration::ZERO,
+            depth: 1,
+            half_closes: false,
+            varies: false,
+            leaves: true,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +58,15 @@ pub enum Temper {
     Dawdles,
     /// Asks for much and reads nothing.
     ReadsNothing,
+}
+
+/// How a connection ended, as its client saw it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct End {
+    pub at: Duration,
+    pub reset: bool,
+    /// In the middle of an answer.
+    pub cut: bool,
 }
 
 /// One client.
@@ -55,6 +84,10 @@ pub struct Client {
     began: Duration,
     not_before: Duration,
     answers: usize,
+    /// Statuses of its answers.
+    pub statuses: Vec<u16>,
+    /// How its connection ended, when the other side ended it.
+    pub end: Option<End>,
     last: Option<(&'static str, Known)>,
     closing: bool,
     finished: bool,
@@ -91,10 +124,16 @@ impl Client {
             temper,
             write_max: *rng.pick(&[1, 5, 100, 5000]),
             write_pause: if slow { rng.micros(100, 20_000) } else { rng.micros(0, 50) },
-            read_max: *rng.pick(if odds.holds_much() { &[4000, 64 << 10, 1 << 20] } else { &[20, 500, 8000] }),
+            read_max: *rng.pick(if odds.holds_much() {
+                &[4000, 64 << 10, 1 << 20]
+            } else {
+                &[20, 500, 8000]
+            }),
             read_pause: if slow { rng.micros(100, 1_000) } else { rng.micros(0, 50) },
             depth: *rng.pick(&[1, 1, 2, 6]),
             half_closes: rng.chance(200),
+            varies: true,
+            leaves: rng.chance(800),
         };
         let count = rng.within(1, 8);
         let mut script: VecDeque<Request> = (0..count).map(|_| requests::draw(&mut rng, None)).collect();
@@ -102,6 +141,17 @@ impl Client {
             script.push_back(requests::draw_bad(&mut rng));
         }
         Self::new(rng, style, script)
+    }
+
+    /// A client that wants these answered, and takes its time for nothing.
+    pub fn honest(script: Vec<Request>) -> Self {
+        Self::new(Rng::new(1), Style::default(), script.into())
+    }
+
+    /// The same, but otherwise.
+    pub fn with(mut self, change: impl FnOnce(&mut Style)) -> Self {
+        change(&mut self.style);
+        self
     }
 
     pub fn new(rng: Rng, style: Style, script: VecDeque<Request>) -> Self {
@@ -117,6 +167,8 @@ impl Client {
             began: zero,
             not_before: zero,
             answers: 0,
+            statuses: Vec::new(),
+            end: None,
             last: None,
             closing: false,
             finished: false,
@@ -163,7 +215,8 @@ impl Client {
     }
 
     fn converse(&mut self, world: &mut World, socket: usize) -> Option<Duration> {
-        if matches!(self.style.temper, Temper::Aborts { after } if after <= self.answers && self.rng.chance(300)) {
+        if matches!(self.style.temper, Temper::Aborts { after } if after <= self.answers && self.rng.chance(300))
+        {
             if self.rng.chance(500) {
                 world.break_down(socket);
             }
@@ -180,7 +233,8 @@ impl Client {
             return None;
         }
         let everything_sent = self.script.is_empty() && self.rest.is_empty();
-        let done = everything_sent && (self.style.half_closes || self.asked.is_empty());
+        let done =
+            everything_sent && (self.style.half_closes || (self.style.leaves && self.asked.is_empty()));
         if done && !self.finished {
             self.finished = true;
             world.finish(socket);
@@ -201,7 +255,8 @@ impl Client {
                 return false;
             }
             let Some(mut request) = self.script.pop_front() else { return false };
-            if matches!(request.want, Want::File { known: None, range: None, .. }) && self.rng.chance(150) && !request.ends {
+            let plain = matches!(request.want, Want::File { known: None, range: None, .. }) && !request.ends;
+            if self.style.varies && plain && self.rng.chance(150) {
                 request = requests::draw(&mut self.rng, self.last.as_ref());
             }
             self.rest = request.bytes.clone();
@@ -227,6 +282,8 @@ impl Client {
             }
             got => {
                 self.over = true;
+                self.end =
+                    Some(End { at: world.now, reset: got == Got::Reset, cut: self.reader.0.is_within() });
                 if let Err(what) = self.judge_end(world, socket, got == Got::Reset) {
                     self.fail(format!("{what}\n{self:?}"));
                 }
@@ -256,9 +313,14 @@ impl Client {
         let Some((request, sent_at)) = self.asked.pop_front() else {
             // Whatever comes unasked for can only be the refusal of something not sent.
             self.closing = response.says_close();
-            return if response.status == 408 && self.closing { Ok(()) } else { Err("an answer to nothing".into()) };
+            return if response.status == 408 && self.closing {
+                Ok(())
+            } else {
+                Err("an answer to nothing".into())
+            };
         };
         self.answers += 1;
+        self.statuses.push(response.status);
         self.closing = response.says_close();
         if request.ends && !self.closing && !matches!(request.want, Want::Status([400, 405])) {
             return Err(format!("a {} that should say close to {request:?}", response.status));
@@ -282,21 +344,32 @@ impl Client {
         let state = &world.sockets[socket];
         // Waiting for the drain to end, or for the client, has its limits.
         let drained = world.stopped_at.is_some_and(|at| world.now >= at + DRAIN);
-        let slow = self.style.read_pause > Duration::from_micros(90) || self.style.write_pause > Duration::from_micros(90);
+        let slow = self.style.read_pause > Duration::from_micros(90)
+            || self.style.write_pause > Duration::from_micros(90);
         let timed_out = world.now > self.began + TIMEOUTS.head && slow;
         if state.broken || drained || timed_out {
             return Ok(());
         }
         if self.reader.0.is_within() {
-            let cut = self.asked.front().is_some_and(|(request, sent_at)| requests::may_be_cut(world, request, *sent_at));
-            return if cut { Ok(()) } else { Err(format!("cut in the middle of an answer (reset: {reset})")) };
+            let cut = self
+                .asked
+                .front()
+                .is_some_and(|(request, sent_at)| requests::may_be_cut(world, request, *sent_at));
+            return if cut {
+                Ok(())
+            } else {
+                Err(format!("cut in the middle of an answer (reset: {reset})"))
+            };
         }
         let stopping = world.stopped_at.is_some();
         if reset && !self.closing && !stopping {
             return Err("reset without having been told".into());
         }
         if !self.asked.is_empty() && !self.closing && !stopping {
-            let cut = self.asked.front().is_some_and(|(request, sent_at)| requests::may_be_cut(world, request, *sent_at));
+            let cut = self
+                .asked
+                .front()
+                .is_some_and(|(request, sent_at)| requests::may_be_cut(world, request, *sent_at));
             return if cut { Ok(()) } else { Err(format!("closed without answering {:?}", self.asked[0].0)) };
         }
         let idle = self.answers > 0 || self.asked.is_empty();
@@ -320,7 +393,8 @@ impl Client {
     }
 
     fn dawdle(&mut self, world: &mut World, socket: usize) -> Option<Duration> {
-        const HEAD: &[u8] = b"GET /a.txt HTTP/1.1\r\nHost: x\r\nX-Slow: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+        const HEAD: &[u8] =
+            b"GET /a.txt HTTP/1.1\r\nHost: x\r\nX-Slow: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
         const PAUSE: Duration = Duration::from_millis(700);
         let due = self.began + PAUSE * self.answers as u32;
         if !world.sockets[socket].server_closed && self.answers < HEAD.len() && world.now >= due {
@@ -334,8 +408,7 @@ impl Client {
     fn ask_for_much(&mut self, world: &mut World, socket: usize) -> Option<Duration> {
         let bytes = b"GET /steady.bin HTTP/1.1\r\nHost: x\r\n\r\n".repeat(20);
         world.write(socket, &bytes);
-        let request =
-            Request { bytes, is_head: false, want: Want::Status(&[200]), ends: false };
+        let request = Request { bytes, is_head: false, want: Want::Status(&[200]), ends: false };
         self.asked.push_back((request, world.now));
         Some(Duration::from_secs(1))
     }

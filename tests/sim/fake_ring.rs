@@ -53,10 +53,14 @@ impl FakeRing {
         buried.into_iter().for_each(|fd| world.close(fd));
         if let Some(connections) = self.connections.take() {
             // Accepted, but the worker has not been told yet.
-            let untold = world.due.iter().filter(|ready| matches!(ready.gift, Gift::Plain(Payload::Descriptor(_))));
+            let untold =
+                world.due.iter().filter(|ready| matches!(ready.gift, Gift::Plain(Payload::Descriptor(_))));
             let untold = untold.count();
             let open = world.sockets_open();
-            assert!(open >= connections && open <= connections + untold, "{open} sockets for {connections} connections");
+            assert!(
+                open >= connections && open <= connections + untold,
+                "{open} sockets for {connections} connections"
+            );
         }
     }
 
@@ -210,7 +214,10 @@ impl Ring for FakeRing {
         let Object::Socket(socket) = world.object(socket, "sendfile") else { panic!("to no socket") };
         assert!(!self.busy.contains(&(socket, true)), "sendfile while a send is in flight");
         let claimed = world.resident.as_ref().is_some_and(|(of, range, turn)| {
-            *of == inode && *turn == world.turns && range.start <= offset && offset + length as u64 <= range.end
+            *of == inode
+                && *turn == world.turns
+                && range.start <= offset
+                && offset + length as u64 <= range.end
         });
         assert!(claimed, "sendfile of a part that may have to be waited for");
         let bytes = world.tree.read(inode, offset, length)?.to_vec();

@@ -63,7 +63,9 @@ impl World {
                 false => Tried::Plain(Ok(1)),
             },
             (Op::Open { dir, path, symlinks }, _) => {
-                let Object::File(dir) = self.object(dir.fd(), "an open") else { panic!("beneath no directory") };
+                let Object::File(dir) = self.object(dir.fd(), "an open") else {
+                    panic!("beneath no directory")
+                };
                 self.open(dir, path.as_bytes(), *symlinks)
             }
             (Op::Read { file, offset, into, length }, _) => {
@@ -92,7 +94,9 @@ impl World {
             _ => None,
         };
         let (gift, frees) = match flight.op {
-            Op::Send { head, .. } => (Gift::Plain(Payload::Memory(head)), socket.map(|socket| (socket, Way::Out))),
+            Op::Send { head, .. } => {
+                (Gift::Plain(Payload::Memory(head)), socket.map(|socket| (socket, Way::Out)))
+            }
             Op::Receive { .. } => (gift, socket.map(|socket| (socket, Way::In))),
             Op::Read { into, .. } => (Gift::Plain(Payload::Memory(into)), None),
             Op::Append { bytes, .. } => (Gift::Plain(Payload::Memory(bytes)), None),
@@ -103,7 +107,8 @@ impl World {
 
     fn accept(&mut self, id: u64, flight: InFlight) {
         let token = flight.token;
-        let plain = |result| Ready { token, result, more: false, gift: Gift::Plain(Payload::None), frees: None };
+        let plain =
+            |result| Ready { token, result, more: false, gift: Gift::Plain(Payload::None), frees: None };
         while let Some(&socket) = self.backlog.front() {
             if self.rng.chance(self.odds.accept_fails) {
                 return self.complete(plain(Err(Errno::MFILE)));
@@ -251,7 +256,9 @@ impl World {
         let done = match job {
             Job::VerifyPassword { password, hash } => Ok(Self::verdict(password, hash)),
             Job::List { directory, symlinks, names_max } => {
-                let Object::File(inode) = self.object(directory.fd(), "a listing") else { panic!("of no directory") };
+                let Object::File(inode) = self.object(directory.fd(), "a listing") else {
+                    panic!("of no directory")
+                };
                 let listed = self.tree.list(inode, *symlinks, *names_max);
                 listed.map(|(names, truncated)| Done::Listed { names, truncated })
             }

@@ -81,7 +81,8 @@ impl Reader {
                 }
                 self.head = Some((response, length));
             }
-            let Some((mut response, length)) = self.head.take_if(|(_, length)| *length <= self.input.len()) else {
+            let Some((mut response, length)) = self.head.take_if(|(_, length)| *length <= self.input.len())
+            else {
                 return Ok(None);
             };
             response.body = self.input.drain(..length).collect();
@@ -111,7 +112,11 @@ fn head_of(bytes: &[u8]) -> Result<Response, String> {
     for line in lines {
         let (name, value) = line.split_once(": ").ok_or_else(|| format!("field line {line:?}"))?;
         let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-        if name.is_empty() || !name.bytes().all(token) || value.trim() != value || value.contains(['\r', '\n']) {
+        if name.is_empty()
+            || !name.bytes().all(token)
+            || value.trim() != value
+            || value.contains(['\r', '\n'])
+        {
             return Err(format!("field line {line:?}"));
         }
         let name = name.to_ascii_lowercase();

@@ -46,6 +46,12 @@ pub struct Known {
     pub body: Rc<Vec<u8>>,
 }
 
+/// A plain request for a file.
+pub fn get(path: &'static str) -> Request {
+    let bytes = format!("GET {path} HTTP/1.1\r\nHost: example.org\r\n\r\n").into_bytes();
+    Request { bytes, is_head: false, want: Want::File { path, range: None, known: None }, ends: false }
+}
+
 /// A request by chance. `known`: what the client got last from some path.
 pub fn draw(rng: &mut Rng, known: Option<&(&'static str, Known)>) -> Request {
     let kind = rng.below(100);
@@ -85,9 +91,18 @@ pub fn draw_bad(rng: &mut Rng) -> Request {
         1 => (b"GET /\r\n\r\n".to_vec(), &[400, 505]),
         2 => (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n".to_vec(), &[400]),
         3 => (b"GET / HTTP/2.0\r\nHost: x\r\n\r\n".to_vec(), &[400, 505]),
-        4 => (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc".to_vec(), &[400]),
-        5 => (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n".to_vec(), &[400, 405]),
-        6 => (format!("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", BODY_MAX + 1).into_bytes(), &[413]),
+        4 => (
+            b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc"
+                .to_vec(),
+            &[400],
+        ),
+        5 => {
+            (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n".to_vec(), &[400, 405])
+        }
+        6 => (
+            format!("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", BODY_MAX + 1).into_bytes(),
+            &[413],
+        ),
         _ => {
             let mut bytes = b"GET / HTTP/1.1\r\nHost: x\r\n".to_vec();
             while bytes.len() <= HEAD_MAX as usize {
@@ -131,7 +146,14 @@ fn private(rng: &mut Rng) -> Request {
             let want = Want::File { path: "/private/x.txt", range: None, known: None };
             finish(rng, "GET", "/private/x.txt", "Authorization: Basic YWxpOnNlc2FtZQ==\r\n", b"", want)
         }
-        1 => finish(rng, "GET", "/private/x.txt", "Authorization: Basic YWxpOndyb25n\r\n", b"", Want::Status(&[401])),
+        1 => finish(
+            rng,
+            "GET",
+            "/private/x.txt",
+            "Authorization: Basic YWxpOndyb25n\r\n",
+            b"",
+            Want::Status(&[401]),
+        ),
         _ => plain(rng, "GET", "/private/x.txt", Want::Status(&[401])),
     }
 }
@@ -168,7 +190,8 @@ fn finish(rng: &mut Rng, method: &str, target: &str, fields: &str, body: &[u8], 
     let ends = asks_close || (old && connection.is_empty());
     let version = if old { "1.0" } else { "1.1" };
     let noise = if rng.chance(300) { "User-Agent: sim\r\nAccept: */*\r\nCookie: a=b\r\n" } else { "" };
-    let head = format!("{method} {target} HTTP/{version}\r\nHost: example.org\r\n{noise}{fields}{connection}\r\n");
+    let head =
+        format!("{method} {target} HTTP/{version}\r\nHost: example.org\r\n{noise}{fields}{connection}\r\n");
     Request { bytes: [head.as_bytes(), body].concat(), is_head: method == "HEAD", want, ends }
 }
 
@@ -188,7 +211,11 @@ pub fn judge(world: &World, request: &Request, sent_at: Duration, response: &Res
         Want::Page(parts) => {
             let text = String::from_utf8_lossy(&response.body);
             let whole = request.is_head || parts.iter().all(|part| text.contains(part));
-            if response.status == 200 && whole { Ok(()) } else { Err(format!("{} with {text}", response.status)) }
+            if response.status == 200 && whole {
+                Ok(())
+            } else {
+                Err(format!("{} with {text}", response.status))
+            }
         }
         Want::File { path, range, known } => {
             let from = sent_at.saturating_sub(REVALIDATE);
@@ -197,7 +224,8 @@ pub fn judge(world: &World, request: &Request, sent_at: Duration, response: &Res
             if versions.iter().any(|version| fits(version.bytes.as_deref())) {
                 return Ok(());
             }
-            let lengths: Vec<_> = versions.iter().map(|version| version.bytes.as_ref().map(|bytes| bytes.len())).collect();
+            let lengths: Vec<_> =
+                versions.iter().map(|version| version.bytes.as_ref().map(|bytes| bytes.len())).collect();
             Err(format!(
                 "{} {:?} with {} bytes is none of the versions of {path} since {from:?}: {lengths:?}",
                 response.status,
@@ -232,7 +260,8 @@ fn answers(
             response.body == bytes[first..=last] && response.field("content-range") == Some(&place)
         }
         (416, Some((first, _))) => {
-            first >= bytes.len() && response.field("content-range") == Some(&format!("bytes */{}", bytes.len()))
+            first >= bytes.len()
+                && response.field("content-range") == Some(&format!("bytes */{}", bytes.len()))
         }
         _ => false,
     }

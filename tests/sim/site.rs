@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use httpd::config::{
-    AccessLog, Address, Auth, Cache, Config, KernelTls, Level, Limits, Listen, Log, LogFormat, Redirect, Rule,
-    Server, Site, Timeouts, Tls,
+    AccessLog, Address, Auth, Cache, Config, KernelTls, Level, Limits, Listen, Log, LogFormat, Redirect,
+    Rule, Server, Site, Timeouts, Tls,
 };
 use httpd::sys::file::Symlinks;
 
@@ -40,7 +40,11 @@ pub fn config(rng: &mut Rng) -> Config {
             drain: DRAIN,
             name: rng.chance(500).then(|| "httpd".into()),
         },
-        log: Log { level: Level::Error, access: AccessLog::Stdout, format: *rng.pick(&[LogFormat::Combined, LogFormat::Json]) },
+        log: Log {
+            level: Level::Error,
+            access: AccessLog::Stdout,
+            format: *rng.pick(&[LogFormat::Combined, LogFormat::Json]),
+        },
         timeouts: TIMEOUTS,
         limits: Limits {
             head: HEAD_MAX,
@@ -116,8 +120,7 @@ pub const FILES: [&str; 8] = [
 ];
 
 pub fn tree(rng: &mut Rng, odds: &Odds) -> Tree {
-    let granularity = *rng.pick(&[Duration::from_nanos(1), Duration::from_millis(4), Duration::from_secs(1)]);
-    let mut tree = Tree::new(granularity);
+    let mut tree = Tree::new(odds.granularity);
     tree.symlink("srv/current", "release");
     for path in FILES.into_iter().filter(|&path| path != "/new.txt") {
         let bytes = contents(path, rng);
@@ -126,7 +129,9 @@ pub fn tree(rng: &mut Rng, odds: &Odds) -> Tree {
     // More than one buffer or piece of it takes too many steps through small sockets.
     let most = if odds.holds_much() { *rng.pick(&[400_000, 400_000, 3 << 20]) } else { 20_000 };
     tree.replace(&name_of("/steady.bin"), text(rng, FILE_MAX + 1, most));
-    for path in ["/sub/index.html", "/.hidden", "/list/one.txt", "/list/two.txt", "/private/x.txt", "/404.html"] {
+    for path in
+        ["/sub/index.html", "/.hidden", "/list/one.txt", "/list/two.txt", "/private/x.txt", "/404.html"]
+    {
         let bytes = text(rng, 1, 300);
         tree.replace(&name_of(path), bytes);
     }
