@@ -56,10 +56,10 @@ macro_rules! tables {
                 const KEYS: &[&str] = &[$(tables!(@text $key $($text)?)),*];
 
                 fn read_table(table: &DeTable, span: Span, problems: &mut Problems) -> Self {
-                    unknown_keys::<Self>(table, problems);
+                    unknown_keys::<Self>(table, &span, problems);
                     Self {
+                        $($key: value(table, &span, $name, tables!(@text $key $($text)?), problems),)*
                         at: span,
-                        $($key: value(table, $name, tables!(@text $key $($text)?), problems),)*
                     }
                 }
             }
@@ -212,6 +212,9 @@ tables! {
     }
 }
 
+/// Tables whose features do not exist yet; nothing is said to belong there.
+pub const UNBUILT: [&str; 3] = ["metrics", "site.cgi", "site.wcgi"];
+
 /// A size or a time: a number, or a text with a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Quantity {
@@ -240,21 +243,23 @@ pub struct Pairs(pub Vec<(At<String>, At<String>)>);
 /// Reads a file. What is no TOML is reported; where that leaves no doubt about the rest, the rest is read too.
 pub fn parse(source: &str, problems: &mut Problems) -> Option<File> {
     let (root, errors) = DeTable::parse_recoverable(source);
-    let (mut sound, mut found) = (true, Vec::new());
-    for error in errors {
-        let span = error.span().unwrap_or(source.len()..source.len());
-        let local = LOCAL.iter().any(|start| error.message().starts_with(start));
-        // One mistake of structure makes the parser find more that are none.
-        if local || sound {
-            let (what, help) = syntax(error.message(), source.get(span.clone()).unwrap_or(""));
-            found.push((span, what, help));
+    let errors: Vec<_> = errors
+        .into_iter()
+        .map(|error| (error.span().unwrap_or(source.len()..source.len()), error.message().to_owned()))
+        .collect();
+    let is_local = |message: &str| LOCAL.iter().any(|start| message.starts_with(start));
+    let first_structural =
+        errors.iter().filter(|(_, message)| !is_local(message)).map(|(span, _)| span.start).min();
+    for (span, message) in &errors {
+        // One mistake of structure makes the parser find more behind it that are none.
+        let astray = first_structural
+            .is_some_and(|first| first < span.start || first == span.start && is_local(message));
+        if !astray {
+            let (what, help) = syntax(message, source.get(span.clone()).unwrap_or(""));
+            problems.only(lines(source, span), span, what, help);
         }
-        sound &= local;
     }
-    for (span, what, help) in found {
-        problems.only(lines(source, &span), &span, what, help);
-    }
-    sound.then(|| File::read_table(root.get_ref(), 0..0, problems))
+    first_structural.is_none().then(|| File::read_table(root.get_ref(), 0..0, problems))
 }
 
 /// What the parser says of mistakes that end within one value: it knows well what follows them.
@@ -286,6 +291,9 @@ fn syntax(message: &str, text: &str) -> (String, String) {
             false => (format!("`{text}` is not in quotes"), format!("write \"{text}\"")),
         };
     }
+    if message.starts_with("unexpected leading zero") {
+        return ("a number does not begin with a zero".to_owned(), "leave the zero out".to_owned());
+    }
     let help = if message.starts_with("key with no value") {
         "a line is `key = value`, `[table]`, or a comment that begins with `#`"
     } else if message.starts_with("unclosed") || message.contains("missing comma") {
@@ -294,8 +302,6 @@ fn syntax(message: &str, text: &str) -> (String, String) {
         "a string ends on its line, with the quote it began with"
     } else if message.starts_with("missing escaped value") {
         "a backslash in a string is written twice, or the string in single quotes"
-    } else if message.starts_with("unexpected leading zero") {
-        "a number begins with another digit"
     } else {
         ""
     };
@@ -313,34 +319,48 @@ fn lines(source: &str, span: &Span) -> Span {
     start..end + 1
 }
 
-fn value<T: Read>(table: &DeTable, name: &str, key: &str, problems: &mut Problems) -> Option<At<T>> {
+fn value<T: Read>(
+    table: &DeTable,
+    at: &Span,
+    name: &str,
+    key: &str,
+    problems: &mut Problems,
+) -> Option<At<T>> {
     let value = table.get(key)?;
     let full = full_name(name, key);
-    T::read(value, &full, problems).map(|read| At::new(read, value.span()))
+    let read = T::read(value, &full, problems);
+    if read.is_none() {
+        problems.note_meant(at, full);
+    }
+    read.map(|read| At::new(read, value.span()))
 }
 
 fn full_name(table: &str, key: &str) -> String {
     if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") }
 }
 
-fn unknown_keys<T: Table>(table: &DeTable, problems: &mut Problems) {
+fn unknown_keys<T: Table>(table: &DeTable, at: &Span, problems: &mut Problems) {
     for key in table.keys().filter(|key| !T::KEYS.contains(&key.get_ref().as_ref())) {
         let word = key.get_ref().as_ref();
         let what = format!("`{}` is not a known key", full_name(T::NAME, word));
-        problems.at(&key.span(), what, meant(T::NAME, T::KEYS, word));
+        if let Some(near) = suggest::nearest(word, T::KEYS.iter().copied()) {
+            problems.note_meant(at, full_name(T::NAME, near));
+            problems.at(&key.span(), what, format!("did you mean `{near}`?"));
+        } else {
+            problems.at(&key.span(), what, home(T::NAME, T::KEYS, word));
+        }
     }
 }
 
-/// Which key was meant: a similar one of the same table, the same one of another, or one of these.
-fn meant(table: &str, keys: &[&str], word: &str) -> String {
-    let elsewhere = || KNOWN.iter().find(|(name, keys)| *name != table && keys.contains(&word));
-    if let Some(near) = suggest::nearest(word, keys.iter().copied()) {
-        return format!("did you mean `{near}`?");
-    }
-    if let Some((name, _)) = elsewhere() {
+/// Where an unknown key may belong; else, which keys there are.
+fn home(table: &str, keys: &[&str], word: &str) -> String {
+    let elsewhere = KNOWN.iter().find(|(name, keys)| {
+        *name != table && !UNBUILT.contains(name) && keys.contains(&word) && !UNBUILT.contains(&word)
+    });
+    if let Some((name, _)) = elsewhere {
         return match name.is_empty() {
-            true => format!("[{word}] is a table of its own, not part of {}", header(table)),
-            false => format!("`{word}` belongs into {}", header(name)),
+            true => format!("{} is a table of its own, not part of {}", header(word), header(table)),
+            false => format!("`{word}` belongs in {}", header(name)),
         };
     }
     match table.is_empty() {

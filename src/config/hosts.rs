@@ -195,7 +195,7 @@ mod tests {
             ("", "empty", "leave `host` out"),
             (".", "empty", ""),
             ("*", "`*` is not a host", "leave `host` out"),
-            ("*.", "star", ""),
+            ("*.", "`*` is not a host", ""),
             ("a.*.b", "star", "in front"),
             ("*a.b", "star", "in front"),
             ("example.org:80", "port `80`", "\"example.org\""),

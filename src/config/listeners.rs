@@ -2,6 +2,7 @@
 
 use super::file::{self, At};
 use super::hosts;
+use super::report::Text;
 use super::resolve::{Resolver, is_set};
 use super::{Address, Listen};
 
@@ -11,14 +12,18 @@ const MODE: u32 = 0o660;
 /// Resolves all listeners.
 pub fn resolve(file: &file::File, own: &mut Resolver) -> Vec<Listen> {
     let Some(listen) = file.listen.as_ref().filter(|listen| !listen.value.is_empty()) else {
-        own.problems.at(
-            &(0..0),
+        own.absent(
+            "listen",
             "there is nothing to listen on",
             "add [[listen]] with address = \"0.0.0.0:8080\"",
         );
         return Vec::new();
     };
     let mut listeners: Vec<Listen> = Vec::new();
+    let help = match own.context.text {
+        Text::File { .. } => "keep one [[listen]]",
+        Text::Flags(_) => "name another port",
+    };
     for table in &listen.value {
         let Some(listener) = one(table, own) else { continue };
         // Port 0 is another port each time.
@@ -27,11 +32,7 @@ pub fn resolve(file: &file::File, own: &mut Resolver) -> Vec<Listen> {
             && !anew
             && listeners.iter().any(|other| other.address == listener.address)
         {
-            own.problems.at(
-                &address.span,
-                format!("`{}` is listened on twice", address.value),
-                "keep one [[listen]]",
-            );
+            own.problems.at(&address.span, format!("`{}` is listened on twice", address.value), help);
         }
         listeners.push(listener);
     }
@@ -49,7 +50,12 @@ fn one(table: &file::Listen, own: &mut Resolver) -> Option<Listen> {
     }
     let mode = table.mode.as_ref().and_then(|mode| octal(mode, own)).unwrap_or(MODE);
     let Some(written) = &table.address else {
-        own.problems.at(&table.at, "[[listen]] lacks its `address`", "add address = \"0.0.0.0:8080\"");
+        own.problems.missing(
+            &table.at,
+            "listen.address",
+            "[[listen]] lacks its `address`",
+            "add address = \"0.0.0.0:8080\"",
+        );
         return None;
     };
     let address = match hosts::address(&written.value) {

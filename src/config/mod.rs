@@ -116,7 +116,7 @@ pub fn load(path: &Path, environment: &Environment) -> Result<Config, Report> {
 /// # Errors
 /// Every mistake at once.
 pub fn from_flags(flags: &Flags, environment: &Environment) -> Result<Config, Report> {
-    let base = std::path::absolute("").unwrap_or_default();
+    let base = std::env::current_dir().unwrap_or_default();
     let (file, names) = flags::file(flags);
     let text = Text::Flags(names);
     let context = Context { environment, disk: &ThisDisk, base: &base, base_as_named: Path::new(""), text };

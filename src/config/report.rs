@@ -138,6 +138,11 @@ impl fmt::Display for Place {
     }
 }
 
+/// What was written must not command the terminal it is quoted on.
+fn clean(text: &str) -> String {
+    text.chars().map(printable).collect()
+}
+
 /// What of a line is shown, how many characters of that stand before the mistake, and how many are marked.
 fn window(text: &str, before: usize, width: usize) -> (String, usize, usize) {
     let characters: Vec<char> = text.chars().map(printable).collect();
@@ -227,29 +232,49 @@ fn floor(source: &str, position: usize) -> usize {
 #[derive(Debug, Default)]
 pub struct Problems {
     found: Vec<(Span, String, String)>,
-    /// Problems of other files, by the place that names the file.
+    /// Problems of whole files, by the place that names the file.
     elsewhere: Vec<(Span, Problem)>,
     /// Lines about which all is said.
     settled: Vec<Span>,
+    /// Keys that were meant to be there: where their table begins, and their full name.
+    meant: Vec<(usize, String)>,
 }
 
 impl Problems {
     /// Adds one.
     pub fn at(&mut self, span: &Span, what: impl Into<String>, help: impl Into<String>) {
         if !self.settled.iter().any(|lines| lines.contains(&span.start)) {
-            self.found.push((span.clone(), what.into(), help.into()));
+            self.found.push((span.clone(), clean(&what.into()), clean(&help.into())));
         }
-    }
-
-    /// Adds a problem of a file that is named at `span`.
-    pub fn elsewhere(&mut self, span: &Span, problem: Problem) {
-        self.elsewhere.push((span.clone(), problem));
     }
 
     /// Adds one, and nothing more about the lines it stands on: what could be said would mislead.
     pub fn only(&mut self, lines: Span, span: &Span, what: impl Into<String>, help: impl Into<String>) {
-        self.found.push((span.clone(), what.into(), help.into()));
+        self.found.push((span.clone(), clean(&what.into()), clean(&help.into())));
         self.settled.push(lines);
+    }
+
+    /// Adds a problem of a file that is named at `span`.
+    pub fn elsewhere(&mut self, span: &Span, problem: Problem) {
+        let (what, help) = (clean(&problem.what), clean(&problem.help));
+        self.elsewhere.push((span.clone(), Problem { what, help, ..problem }));
+    }
+
+    /// Notes that a key of the table at `table` is there, though misspelt or with an unfit value.
+    pub fn note_meant(&mut self, table: &Span, key: String) {
+        self.meant.push((table.start, key));
+    }
+
+    /// Whether a key of the table at `table` was meant to be there.
+    pub fn is_meant(&self, table: &Span, key: &str) -> bool {
+        self.meant.iter().any(|(start, meant)| *start == table.start && meant == key)
+    }
+
+    /// Adds that a key is missing, unless it was meant to be there: its own problem says enough.
+    pub fn missing(&mut self, table: &Span, key: &str, what: impl Into<String>, help: impl Into<String>) {
+        if !self.is_meant(table, key) {
+            self.at(table, what, help);
+        }
     }
 
     /// How many there are.

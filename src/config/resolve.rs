@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::file::{self, At, Quantity};
-use super::report::{Problems, Span, Text};
+use super::report::{Problem, Problems, Span, Text};
 use super::units::{self, Complaint};
 use super::{
     AccessLog, Cache, Config, Environment, KernelTls, Level, Limits, Log, LogFormat, Server, Timeouts, Tls,
@@ -262,6 +262,15 @@ impl Resolver<'_> {
     /// Reports a key whose feature does not exist yet.
     pub fn unbuilt(&mut self, name: &str, span: &Span, help: &str) {
         self.problems.at(span, format!("`{name}` is not built yet"), help);
+    }
+
+    /// Reports that a table is missing from the whole file.
+    pub fn absent(&mut self, table: &str, what: &str, help: &str) {
+        if let Text::File { file, .. } = self.context.text
+            && !self.problems.is_meant(&(0..0), table)
+        {
+            self.problems.elsewhere(&(0..0), Problem::of_file(file, what, help));
+        }
     }
 
     /// Reports what a parser of single values has to say.

@@ -52,7 +52,10 @@ fn one(table: &file::Rule, own: &mut Resolver) -> Option<Rule> {
         deny: ranges(&table.deny, own),
     };
     let idle = table.headers.is_none() && table.redirect.is_none() && table.auth.is_none();
-    if idle && table.allow.is_none() && table.deny.is_none() {
+    let meant = ["headers", "redirect", "auth", "allow", "deny"]
+        .iter()
+        .any(|key| own.problems.is_meant(&table.at, &format!("site.rule.{key}")));
+    if idle && table.allow.is_none() && table.deny.is_none() && !meant {
         let help = "add headers, redirect, auth, allow or deny, or remove the rule";
         own.problems.at(&table.at, "this rule does nothing", help);
     }
@@ -64,7 +67,12 @@ fn one(table: &file::Rule, own: &mut Resolver) -> Option<Rule> {
         }
     }
     let Some(pattern) = &table.pattern else {
-        own.problems.at(&table.at, "[[site.rule]] lacks its `match`", "add match = \"/**\" for all paths");
+        own.problems.missing(
+            &table.at,
+            "site.rule.match",
+            "[[site.rule]] lacks its `match`",
+            "add match = \"/**\" for all paths",
+        );
         return None;
     };
     if let Err(bad) = Glob::new(&pattern.value) {
@@ -168,7 +176,7 @@ fn auth(table: &At<file::Auth>, own: &mut Resolver) -> Option<Auth> {
     match &table.realm {
         None => {
             let help = "add realm = \"staff\": browsers show it when they ask for the password";
-            own.problems.at(at, "`site.rule.auth` lacks its `realm`", help);
+            own.problems.missing(at, "site.rule.auth.realm", "`site.rule.auth` lacks its `realm`", help);
         }
         Some(realm) if realm.value.is_empty() || realm.value.chars().any(char::is_control) => {
             own.problems.at(
@@ -180,8 +188,9 @@ fn auth(table: &At<file::Auth>, own: &mut Resolver) -> Option<Auth> {
         Some(_) => {}
     }
     let Some(users) = &table.users else {
-        own.problems.at(
+        own.problems.missing(
             at,
+            "site.rule.auth.users",
             "`site.rule.auth` lacks its `users`",
             "add the path of a file made with `htpasswd -B`",
         );

@@ -16,7 +16,7 @@ const SITES_MAX: usize = u16::MAX as usize;
 pub fn resolve(file: &file::File, listen: &[Listen], own: &mut Resolver) -> Vec<Site> {
     let tables: &[file::Site] = file.site.as_ref().map_or(&[], |sites| &sites.value);
     if tables.is_empty() {
-        own.problems.at(&(0..0), "there is no site to serve", "add [[site]] with root = \"/var/www/html\"");
+        own.absent("site", "there is no site to serve", "add [[site]] with root = \"/var/www/html\"");
     }
     if let Some(table) = tables.get(SITES_MAX) {
         own.problems.at(&table.at, format!("there are more than {SITES_MAX} sites"), "");
@@ -26,7 +26,9 @@ pub fn resolve(file: &file::File, listen: &[Listen], own: &mut Resolver) -> Vec<
     let tls = file.listen.iter().flat_map(|listen| &listen.value).find(|listen| is_set(&listen.tls));
     if let Some(key) = tls.and_then(|listen| listen.tls.as_ref())
         && !tables.is_empty()
-        && tables.iter().all(|table| table.certificate.is_none())
+        && tables
+            .iter()
+            .all(|table| table.certificate.is_none() && !own.problems.is_meant(&table.at, "site.certificate"))
     {
         let help =
             "add [[site.certificate]] to a site, with cert and key, or self_signed = true for development";
@@ -76,6 +78,9 @@ fn unbuilt(table: &file::Site, own: &mut Resolver) {
 fn names(table: &file::Site, known: &mut Hosts, own: &mut Resolver) -> Vec<String> {
     let line = own.context.text.line(&table.at);
     let Some(host) = &table.host else {
+        if own.problems.is_meant(&table.at, "site.host") {
+            return Vec::new();
+        }
         if let Some(other) = known.default {
             let what = format!("there is a second site without `host`; the first begins on line {other}");
             own.problems.at(
@@ -113,7 +118,12 @@ fn names(table: &file::Site, known: &mut Hosts, own: &mut Resolver) -> Vec<Strin
 
 fn root(table: &file::Site, own: &mut Resolver) -> PathBuf {
     let Some(root) = &table.root else {
-        own.problems.at(&table.at, "[[site]] lacks its `root`", "add root = \"/var/www/html\"");
+        own.problems.missing(
+            &table.at,
+            "site.root",
+            "[[site]] lacks its `root`",
+            "add root = \"/var/www/html\"",
+        );
         return PathBuf::new();
     };
     let path = own.path(root);
@@ -238,7 +248,12 @@ fn certificates(table: &file::Site, own: &mut Resolver) -> Vec<Certificate> {
     for table in table.certificate.iter().flat_map(|list| &list.value) {
         let lacks = |own: &mut Resolver, at: &Span, key: &str| {
             let help = "a certificate is cert and key, two PEM files, or self_signed = true for development";
-            own.problems.at(at, format!("[[site.certificate]] lacks its `{key}`"), help);
+            own.problems.missing(
+                at,
+                &format!("site.certificate.{key}"),
+                format!("[[site.certificate]] lacks its `{key}`"),
+                help,
+            );
         };
         match (&table.cert, &table.key, table.self_signed.as_ref().filter(|flag| flag.value)) {
             (None, None, Some(_)) => certificates.push(Certificate::SelfSigned),

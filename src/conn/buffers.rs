@@ -20,17 +20,31 @@ pub struct Buffers {
 impl Buffers {
     /// An empty buffer with room for a response.
     pub fn small(&mut self) -> Vec<u8> {
-        self.small.pop().unwrap_or_else(|| Vec::with_capacity(SMALL))
+        let mut buffer = self.used_small();
+        buffer.clear();
+        buffer
     }
 
     /// An empty buffer with room for a piece of a file.
     pub fn large(&mut self) -> Vec<u8> {
+        let mut buffer = self.used_large();
+        buffer.clear();
+        buffer
+    }
+
+    /// A small buffer with whatever was in it last: for those who write over it and want memory that
+    /// has been written to before.
+    pub fn used_small(&mut self) -> Vec<u8> {
+        self.small.pop().unwrap_or_else(|| Vec::with_capacity(SMALL))
+    }
+
+    /// The same, large.
+    pub fn used_large(&mut self) -> Vec<u8> {
         self.large.pop().unwrap_or_else(|| Vec::with_capacity(LARGE))
     }
 
     /// Takes a buffer back. Those that grew beyond their shelf, and those too many, are freed.
-    pub fn give(&mut self, mut buffer: Vec<u8>) {
-        buffer.clear();
+    pub fn give(&mut self, buffer: Vec<u8>) {
         let shelf = match buffer.capacity() {
             SMALL..LARGE => &mut self.small,
             LARGE..=LARGE_GROWN => &mut self.large,

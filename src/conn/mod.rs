@@ -45,6 +45,9 @@ use transport::Transport;
 
 /// How long we listen after our last byte, so that closing does not destroy what is under way.
 const LINGER_TIME: Duration = Duration::from_secs(2);
+/// How long a TLS connection is idle before it gives up what memory it can. Long enough that a
+/// busy one does not, short enough that thousands of idle ones do not add up.
+const REST_AFTER: Duration = Duration::from_secs(2);
 /// How much is read and dropped in that time.
 const LINGER_BYTES: usize = 256 * 1024;
 
@@ -325,6 +328,10 @@ impl Connection {
         };
         match deadline.waiting {
             Waiting::Handshake => self.close(Outcome::HandshakeTimeout, scope),
+            Waiting::Request if self.transport.rest() => {
+                let rest = scope.settings.timeouts.idle.saturating_sub(REST_AFTER);
+                self.deadline = Some(Deadline { at: deadline.at + rest, waiting: Waiting::Request });
+            }
             Waiting::Request => self.ending = Ending::After { outcome: Outcome::Idle, linger: false },
             Waiting::Head => self.refuse(408, "The request did not arrive in time.", None, scope),
             Waiting::Body => {
@@ -411,6 +418,7 @@ impl Connection {
             Stage::Http1 if self.pending.is_some() => return self.deadline = None,
             Stage::Http1 if self.body.is_some() => (Waiting::Body, timeouts.body),
             Stage::Http1 if !self.input.is_empty() => (Waiting::Head, timeouts.head),
+            Stage::Http1 if self.transport.may_rest() => (Waiting::Request, timeouts.idle.min(REST_AFTER)),
             Stage::Http1 => (Waiting::Request, timeouts.idle),
         };
         if self.deadline.is_none_or(|deadline| deadline.waiting != waiting) {

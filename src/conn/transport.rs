@@ -4,7 +4,7 @@
 //! way from a response to a send; it seals exactly when the session still holds the key.
 
 use super::action::Action;
-use super::buffers::{Buffers, LARGE, SMALL};
+use super::buffers::{Buffers, SMALL};
 use super::outcome::Outcome;
 use super::sending::Sending;
 use super::{Connection, Ending, Scope, Stage};
@@ -36,6 +36,7 @@ pub(super) struct Tls {
     /// What the kernel has been asked to take over.
     handing_over: Option<HandOver>,
     notified: bool,
+    rested: bool,
 }
 
 impl std::fmt::Debug for Transport {
@@ -57,6 +58,7 @@ impl Transport {
                 established: None,
                 handing_over: None,
                 notified: false,
+                rested: false,
             })),
         }
     }
@@ -119,17 +121,33 @@ impl Transport {
         let Self::Tls(tls) = self else { return Ok((head, body)) };
         let piece = body.as_ref().map_or(&[][..], |(bytes, range)| &bytes[range.clone()]);
         let mut wire = std::mem::take(&mut tls.wire);
-        let length = wire.len() + sealed_length(head.len() + piece.len());
-        if wire.capacity() < length {
-            let larger = if length <= SMALL { buffers.small() } else { buffers.large() };
-            let shorter = std::mem::replace(&mut wire, larger);
-            wire.reserve(length.min(LARGE));
-            wire.extend_from_slice(&shorter);
-            buffers.give(shorter);
+        let length = sealed_length(head.len() + piece.len());
+        if wire.is_empty() {
+            buffers.give(wire);
+            wire = if length <= SMALL { buffers.used_small() } else { buffers.used_large() };
+            tls.session.seal_over(&head, piece, &mut wire)?;
+        } else {
+            tls.session.seal(&head, piece, &mut wire)?;
         }
-        tls.session.seal(&head, piece, &mut wire)?;
         buffers.give(head);
         Ok((wire, None))
+    }
+
+    /// Whether an idle connection could do with less memory.
+    pub(super) fn may_rest(&self) -> bool {
+        matches!(self, Self::Tls(tls) if !tls.rested)
+    }
+
+    /// Gives up memory that is cheap to have back; whether there was any.
+    pub(super) fn rest(&mut self) -> bool {
+        match self {
+            Self::Tls(tls) if !tls.rested => {
+                tls.session.rest();
+                tls.rested = true;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Counts what the kernel encrypted.
@@ -147,6 +165,7 @@ impl Connection {
         let Transport::Tls(tls) = &mut self.transport else {
             return self.understand(bytes, scope);
         };
+        tls.rested = false;
         let mut plain = std::mem::take(scope.plain);
         if tls.wire.capacity() == 0 && tls.session.is_handshaking() {
             tls.wire = scope.buffers.small();
@@ -180,10 +199,15 @@ impl Connection {
                 tracing::debug!(?failure, "TLS failed");
                 // What was being answered stays incomplete; the alert is the last word.
                 tls.notified = true;
+                let unsent = tls.session.unsent_alert();
                 self.outgoing.abandon(scope.buffers);
                 self.pending = None;
                 self.stage = Stage::Http1;
                 self.ending = Ending::After { outcome: Outcome::TlsFailed, linger: true };
+                // With a send under way the alert would have to wait for a peer that broke the rules.
+                if let Some(payload) = unsent.filter(|_| self.sending.is_idle()) {
+                    self.send_alert(payload, scope);
+                }
             }
         }
         plain.clear();

@@ -30,6 +30,10 @@ const READING_PART: u64 = 8;
 /// Small answers kept: at about 100 bytes of path each this is half a megabyte.
 const SMALL_MAX: usize = 4096;
 
+/// Entries passed by the hand for one that goes. Where so many are being sent, memory is in use by
+/// clients and not by what could be let go; looking on would only take time from them.
+const SCAN_MAX: usize = 1024;
+
 /// What the cache holds and did, for the status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
@@ -55,20 +59,23 @@ pub struct Budget {
     /// Counts the bodies in RAM, those that only responses still hold included.
     pub gauge: Gauge,
     reserved: Cell<u64>,
+    /// What entries take besides their bodies.
+    overhead: Cell<u64>,
     limit: u64,
 }
 
 impl Budget {
     /// Memory of `limit` bytes.
     pub fn new(limit: u64) -> Rc<Self> {
-        Rc::new(Self { gauge: Gauge::default(), reserved: Cell::new(0), limit })
+        let (reserved, overhead) = (Cell::new(0), Cell::new(0));
+        Rc::new(Self { gauge: Gauge::default(), reserved, overhead, limit })
     }
 
     /// Sets `bytes` aside for a body about to be read; `None` when the memory is in use, mostly
     /// because clients read slowly what the cache let go of.
     pub fn reserve(self: &Rc<Self>, bytes: u64) -> Option<Reservation> {
         let reserved = self.reserved.get().checked_add(bytes)?;
-        let held = self.gauge.held().checked_add(reserved)?;
+        let held = self.held().checked_add(reserved)?;
         // One body may always be read while there is room, or those beyond the part never could.
         let reading_fits = reserved <= self.limit / READING_PART || self.reserved.get() == 0;
         if !reading_fits || held > self.limit {
@@ -78,10 +85,24 @@ impl Budget {
         Some(Reservation { budget: Rc::clone(self), bytes })
     }
 
+    /// What bodies and entries take.
+    fn held(&self) -> u64 {
+        self.gauge.held() + self.overhead.get()
+    }
+
     /// What bodies and entries may take while nothing is being read.
     fn kept_max(&self) -> u64 {
         self.limit - self.limit / READING_PART
     }
+}
+
+/// What may be kept in RAM.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    /// Whose memory.
+    pub budget: Rc<Budget>,
+    /// Larger files are not read.
+    pub file_max: u64,
 }
 
 /// Memory set aside until the body is counted by the gauge, or not read after all.
@@ -160,10 +181,12 @@ impl Cache {
         for shelf in &mut self.shelves {
             shelf.remove(hash, site, path);
         }
+        self.count_overhead();
         if !entry.lasting || cost.kept() > self.budget.kept_max() {
             return;
         }
         self.shelves[class as usize].insert(hash, site, path, Rc::clone(entry), cost);
+        self.count_overhead();
         self.make_room();
     }
 
@@ -172,13 +195,14 @@ impl Cache {
         for shelf in &mut self.shelves {
             shelf.forget(site);
         }
+        self.count_overhead();
     }
 
     /// What it holds and did.
     pub fn stats(&self) -> Stats {
         Stats {
             entries: self.shelves.iter().map(|shelf| shelf.table.len() as u64).sum(),
-            bytes: self.budget.gauge.held() + self.overhead(),
+            bytes: self.budget.held(),
             descriptors: self.shelves[Class::Open as usize].descriptors as u64,
             ..self.stats
         }
@@ -188,8 +212,8 @@ impl Cache {
         xxh3_64_with_seed(path, self.seed ^ u64::from(site))
     }
 
-    fn overhead(&self) -> u64 {
-        self.shelves.iter().map(|shelf| shelf.overhead).sum()
+    fn count_overhead(&self) {
+        self.budget.overhead.set(self.shelves.iter().map(|shelf| shelf.overhead).sum());
     }
 
     fn make_room(&mut self) {
@@ -205,7 +229,8 @@ impl Cache {
         }
         // Letting go of a body that is being sent gives no memory back, and such a body is in
         // demand: those stay. The open shelf's bodies are few, so it goes only when nothing else can.
-        while self.budget.gauge.held() + self.overhead() > kept_max {
+        self.count_overhead();
+        while self.budget.held() > kept_max {
             let freed = self.shelves[Class::Memory as usize].evict(|entry| !is_being_sent(entry))
                 || self.shelves[Class::Open as usize].evict(|_| true)
                 || self.shelves[Class::Small as usize].evict(|_| true);
@@ -213,6 +238,7 @@ impl Cache {
                 break;
             }
             self.stats.evicted += 1;
+            self.count_overhead();
         }
     }
 }
@@ -346,7 +372,7 @@ impl Shelf {
     /// Lets one entry go that `may_go` and was not used since the hand last passed. `false`: none.
     fn evict(&mut self, may_go: impl Fn(&Rc<Entry>) -> bool) -> bool {
         // The first round may only clear marks; a second without a victim means that none may go.
-        for _ in 0..2 * self.table.len() {
+        for _ in 0..SCAN_MAX.min(2 * self.table.len()) {
             if self.hand == NONE {
                 self.hand = self.oldest;
             }

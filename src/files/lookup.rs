@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::ffi::CString;
 use std::rc::Rc;
 
-use super::cache::{Budget, Reservation};
+use super::cache::{Memory, Reservation};
 use super::entry::{Body, Coding, Entry, Listing, Target};
 use super::errors::status_of;
 use super::listing;
@@ -118,15 +118,6 @@ pub struct Lookup {
     found: Vec<u8>,
     pieces: Vec<Piece>,
     reused: usize,
-}
-
-/// What may be kept in RAM.
-#[derive(Clone, Debug)]
-pub struct Memory {
-    /// Whose memory.
-    pub budget: Rc<Budget>,
-    /// Larger files are not read.
-    pub file_max: u64,
 }
 
 /// What is being waited for.
@@ -346,8 +337,9 @@ impl Lookup {
     }
 
     fn piece(&self, coding: Option<Coding>, facts: Facts, body: Body) -> Piece {
-        let latest = facts.modified.max(facts.changed).seconds;
-        let settled = latest.saturating_add(SETTLED_AFTER_SECONDS) < seconds(&self.clock);
+        // Every write sets this time too, and unlike the other nobody can set it at will.
+        let changed = facts.changed.seconds;
+        let settled = changed.saturating_add(SETTLED_AFTER_SECONDS) < seconds(&self.clock);
         Piece::new(coding, facts, settled, body)
     }
 
@@ -448,6 +440,7 @@ mod tests {
 
     use super::*;
     use crate::config;
+    use crate::files::cache::Budget;
     use crate::files::entry::{File, Representation};
     use crate::files::route::Sites;
     use crate::files::testing::{Node, Tree, facts, site};
@@ -624,6 +617,10 @@ mod tests {
         let huge = Facts { size: 5 << 32, ..facts() };
         bench.tree.put_node("huge", Node::File(Vec::new(), huge));
         assert_eq!(file(&bench.look("/huge")).identity().length, 5 << 32);
+
+        bench.tree.facts_mut("l.iso").changed = Stamp { seconds: 1_999_999, nanoseconds: 0 };
+        let entry = bench.look("/l.iso");
+        assert!(file(&entry).identity().etag.starts_with("W/"), "it may change without a trace");
 
         let all = bench.memory.budget.reserve(1 << 20).expect("all memory");
         let entry = bench.look("/s.png");

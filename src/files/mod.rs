@@ -40,7 +40,7 @@ use crate::sys::fds::Descriptor;
 use crate::sys::file::Facts;
 use answer::Asked;
 use auth::Verdicts;
-use cache::{Budget, Cache};
+use cache::{Budget, Cache, Memory};
 use entry::{Coding, Entry, SiteId};
 use lookup::Lookup;
 use route::Sites;
@@ -148,7 +148,7 @@ impl Share {
 /// Everything that is served from files: sites, rules, and what is known of their files.
 pub struct Files {
     sites: Sites,
-    memory: lookup::Memory,
+    memory: Memory,
     cache: Cache,
     verdicts: Verdicts,
     /// Paths are decoded in here.
@@ -160,10 +160,12 @@ impl Files {
     /// keeps clients from choosing paths that collide in the cache.
     pub fn new(config: &Config, share: Share, secret: [u8; 32]) -> Self {
         let budget = Budget::new(share.memory);
+        // No file may crowd out all others, nor be read for each request because it fits nowhere.
+        let file_max = config.cache.max_file.min(share.memory / 4);
         let seed = secret.first_chunk().map_or(0, |start| u64::from_le_bytes(*start));
         Self {
             sites: Sites::new(&config.sites),
-            memory: lookup::Memory { budget: Rc::clone(&budget), file_max: config.cache.max_file },
+            memory: Memory { budget: Rc::clone(&budget), file_max },
             cache: Cache::new(budget, config.cache.revalidate, share.descriptors, seed),
             verdicts: Verdicts::new(&secret),
             path: Vec::new(),
@@ -210,5 +212,105 @@ impl Files {
     /// What the cache holds and did.
     pub fn stats(&self) -> cache::Stats {
         self.cache.stats()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use proptest::prelude::*;
+
+    use super::testing::{Bench, site};
+
+    /// What happens to a site.
+    #[derive(Clone, Debug)]
+    enum Happening {
+        /// A new file takes the place, as by rename(2).
+        Replaced(usize, u8),
+        /// The file is written over, with as many bytes. Its times are whole seconds.
+        Overwritten(usize, u8),
+        Removed(usize),
+        Passed(u64),
+        Asked(usize),
+    }
+
+    const PATHS: [&str; 4] = ["a.png", "b.js", "b.js.gz", "d/index.html"];
+    const TARGETS: [&str; 3] = ["/a.png", "/b.js", "/d/"];
+
+    fn happening() -> impl Strategy<Value = Happening> {
+        prop_oneof![
+            (0..PATHS.len(), 0..20_u8).prop_map(|(path, version)| Happening::Replaced(path, version)),
+            (0..PATHS.len(), 0..20_u8).prop_map(|(path, version)| Happening::Overwritten(path, version)),
+            (0..PATHS.len()).prop_map(Happening::Removed),
+            (0..100_u64).prop_map(Happening::Passed),
+            prop_oneof![Just(999_u64), Just(1000), Just(3000)].prop_map(Happening::Passed),
+            (0..TARGETS.len()).prop_map(Happening::Asked),
+            (0..TARGETS.len()).prop_map(Happening::Asked),
+        ]
+    }
+
+    /// Contents tell what they are of, and in which version. Those of a sidecar are shorter.
+    fn contents(path: &str, version: u8) -> String {
+        let pad = if path.ends_with(".gz") { 1 } else { 20 };
+        format!("{path} {version:02}{}", "x".repeat(pad))
+    }
+
+    proptest! {
+        /// An answer shows what the path led to at some time within the last second, whole.
+        #[test]
+        fn answers_are_never_older_than_promised(happenings in prop::collection::vec(happening(), 1..150)) {
+            let mut bench = Bench::new(site(), &[]);
+            let mut elapsed = Duration::ZERO;
+            // Each path's contents, oldest first, with the time from which on they were there.
+            let mut past: HashMap<&str, Vec<(Duration, Option<String>)>> = HashMap::new();
+            let start = bench.clock;
+            for happening in happenings {
+                let seconds = i64::try_from(start.wall.duration_since(UNIX_EPOCH).expect("after").as_secs())
+                    .expect("not so late") + i64::try_from(elapsed.as_secs()).expect("not so long");
+                match happening {
+                    Happening::Replaced(path, version) => {
+                        let path = PATHS[path];
+                        bench.tree.put(path, &contents(path, version));
+                        bench.tree.facts_mut(path).changed.seconds = seconds;
+                        past.entry(path).or_default().push((elapsed, Some(contents(path, version))));
+                    }
+                    Happening::Overwritten(path, version) => {
+                        let path = PATHS[path];
+                        if bench.tree.overwrite(path, &contents(path, version), seconds) {
+                            past.entry(path).or_default().push((elapsed, Some(contents(path, version))));
+                        }
+                    }
+                    Happening::Removed(path) => {
+                        bench.tree.remove(PATHS[path]);
+                        past.entry(PATHS[path]).or_default().push((elapsed, None));
+                    }
+                    Happening::Passed(milliseconds) => {
+                        elapsed += Duration::from_millis(milliseconds);
+                        bench.clock.now = start.now + elapsed;
+                        bench.clock.wall = start.wall + elapsed;
+                    }
+                    Happening::Asked(target) => {
+                        let shown = bench.get(TARGETS[target], "Accept-Encoding: gzip\r\n");
+                        let path = match (TARGETS[target], shown.field("Content-Encoding")) {
+                            ("/b.js", "gzip") => "b.js.gz",
+                            ("/b.js", _) => "b.js",
+                            ("/d/", _) => "d/index.html",
+                            _ => "a.png",
+                        };
+                        let got = (shown.status == 200).then_some(shown.content);
+                        prop_assert!(shown.status == 200 || shown.status == 404);
+                        let seen = past.get(path).map_or(&[][..], Vec::as_slice);
+                        let ends = seen.iter().skip(1).map(|(from, _)| *from).chain([Duration::MAX]);
+                        let first = seen.first().map_or(Duration::MAX, |(from, _)| *from);
+                        let within = |end: Duration| end.saturating_add(Duration::from_secs(1)) > elapsed;
+                        let was = seen.iter().zip(ends).any(|((_, was), end)| *was == got && within(end))
+                            || (got.is_none() && within(first));
+                        prop_assert!(was, "{path} at {elapsed:?}: {got:?}, but {seen:?}");
+                    }
+                }
+            }
+        }
     }
 }

@@ -26,7 +26,7 @@ pub struct Piece {
 impl Piece {
     /// A form that was looked at just now.
     pub fn new(coding: Option<Coding>, facts: Facts, settled: bool, body: Body) -> Self {
-        let etag = etag(&facts, &body);
+        let etag = etag(&facts, settled, &body);
         Self { coding, facts, settled, etag, body }
     }
 
@@ -42,17 +42,16 @@ impl Piece {
     }
 }
 
-/// Strong, and different for each form of a file. From the contents where they are at hand, so that
-/// replicas agree and a deploy that resets all times does no harm; else from what changes with them.
-fn etag(facts: &Facts, body: &Body) -> Box<str> {
+/// Different for each form of a file. From the contents where they are at hand, so that replicas
+/// agree and a deploy that resets all times does no harm; else from what changes with them, weak while
+/// they may still change without that (RFC 9110 section 8.8.1).
+fn etag(facts: &Facts, settled: bool, body: &Body) -> Box<str> {
     match body {
         Body::Memory(bytes) => format!("\"{:032x}\"", xxh3_128(bytes)),
         Body::File(_) => {
-            let modified = &facts.modified;
-            format!(
-                "\"{:x}-{:x}.{:x}-{:x}\"",
-                facts.size, modified.seconds, modified.nanoseconds, facts.inode
-            )
+            let (weak, modified) = (if settled { "" } else { "W/" }, &facts.modified);
+            let (seconds, nanoseconds) = (modified.seconds, modified.nanoseconds);
+            format!("{weak}\"{:x}-{seconds:x}.{nanoseconds:x}-{:x}\"", facts.size, facts.inode)
         }
     }
     .into()

@@ -1,0 +1,67 @@
+//! Waiting for several descriptors and a deadline, for processes without a ring.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::{Errno, Error};
+
+/// What a descriptor is waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum For {
+    /// Something to read, or the end.
+    Reading,
+    /// Room to write, or the end.
+    Writing,
+}
+
+/// Waits until something happens on one of the descriptors, but no longer than `limit`, and says on which.
+/// An interruption counts as nothing happened.
+///
+/// # Errors
+/// Those of poll(2).
+pub fn wait(fds: &[(BorrowedFd<'_>, For)], limit: Option<Duration>) -> Result<Vec<bool>, Error> {
+    let mut polled: Vec<PollFd<'_>> = fds
+        .iter()
+        .map(|(fd, wanted)| {
+            let flags = match wanted {
+                For::Reading => PollFlags::IN,
+                For::Writing => PollFlags::OUT,
+            };
+            PollFd::from_borrowed_fd(*fd, flags)
+        })
+        .collect();
+    // A limit beyond what the kernel counts is as good as none.
+    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+    match rustix::event::poll(&mut polled, limit.as_ref()) {
+        Ok(_) => Ok(polled.iter().map(|fd| !fd.revents().is_empty()).collect()),
+        Err(Errno::INTR) => Ok(vec![false; fds.len()]),
+        Err(errno) => Err(Error::new("wait for", "events", errno)),
+    }
+}
+
+/// The time of CLOCK_MONOTONIC, which other processes count by too.
+pub fn monotonic() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn what_happens_is_said_of_the_right_descriptor() {
+        let (idle, _writer) = std::io::pipe().unwrap();
+        let (busy, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(b"x").unwrap();
+        let fds =
+            [(idle.as_fd(), For::Reading), (busy.as_fd(), For::Reading), (writer.as_fd(), For::Writing)];
+        assert_eq!(wait(&fds, None).unwrap(), [false, true, true]);
+        assert_eq!(wait(&fds[..1], Some(Duration::ZERO)).unwrap(), [false]);
+        assert!(monotonic() > Duration::ZERO);
+    }
+}
