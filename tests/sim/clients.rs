@@ -24,6 +24,26 @@ pub struct Style {
     pub depth: usize,
     /// Ends its own side once everything is sent, and still reads.
     pub half_closes: bool,
+    /// Asks now and then for what it has already, instead of what the script says.
+    pub varies: bool,
+    /// Closes when everything is answered, instead of waiting for the other side to.
+    pub leaves: bool,
+}
+
+impl Default for Style {
+    fn default() -> Self {
+        Self {
+            temper: Temper::Honest,
+            write_max: usize::MAX,
+            write_pause: Duration::ZERO,
+            read_max: usize::MAX,
+            read_pause: Duration::ZERO,
+            depth: 1,
+            half_closes: false,
+            varies: false,
+            leaves: true,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +58,15 @@ pub enum Temper {
     Dawdles,
     /// Asks for much and reads nothing.
     ReadsNothing,
+}
+
+/// How a connection ended, as its client saw it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct End {
+    pub at: Duration,
+    pub reset: bool,
+    /// In the middle of an answer.
+    pub cut: bool,
 }
 
 /// One client.
@@ -55,6 +84,10 @@ pub struct Client {
     began: Duration,
     not_before: Duration,
     answers: usize,
+    /// Statuses of its answers.
+    pub statuses: Vec<u16>,
+    /// How its connection ended, when the other side ended it.
+    pub end: Option<End>,
     last: Option<(&'static str, Known)>,
     closing: bool,
     finished: bool,
@@ -99,6 +132,8 @@ impl Client {
             read_pause: if slow { rng.micros(100, 1_000) } else { rng.micros(0, 50) },
             depth: *rng.pick(&[1, 1, 2, 6]),
             half_closes: rng.chance(200),
+            varies: true,
+            leaves: rng.chance(800),
         };
         let count = rng.within(1, 8);
         let mut script: VecDeque<Request> = (0..count).map(|_| requests::draw(&mut rng, None)).collect();
@@ -106,6 +141,17 @@ impl Client {
             script.push_back(requests::draw_bad(&mut rng));
         }
         Self::new(rng, style, script)
+    }
+
+    /// A client that wants these answered, and takes its time for nothing.
+    pub fn honest(script: Vec<Request>) -> Self {
+        Self::new(Rng::new(1), Style::default(), script.into())
+    }
+
+    /// The same, but otherwise.
+    pub fn with(mut self, change: impl FnOnce(&mut Style)) -> Self {
+        change(&mut self.style);
+        self
     }
 
     pub fn new(rng: Rng, style: Style, script: VecDeque<Request>) -> Self {
@@ -121,6 +167,8 @@ impl Client {
             began: zero,
             not_before: zero,
             answers: 0,
+            statuses: Vec::new(),
+            end: None,
             last: None,
             closing: false,
             finished: false,
@@ -185,7 +233,8 @@ impl Client {
             return None;
         }
         let everything_sent = self.script.is_empty() && self.rest.is_empty();
-        let done = everything_sent && (self.style.half_closes || self.asked.is_empty());
+        let done =
+            everything_sent && (self.style.half_closes || (self.style.leaves && self.asked.is_empty()));
         if done && !self.finished {
             self.finished = true;
             world.finish(socket);
@@ -206,10 +255,8 @@ impl Client {
                 return false;
             }
             let Some(mut request) = self.script.pop_front() else { return false };
-            if matches!(request.want, Want::File { known: None, range: None, .. })
-                && self.rng.chance(150)
-                && !request.ends
-            {
+            let plain = matches!(request.want, Want::File { known: None, range: None, .. }) && !request.ends;
+            if self.style.varies && plain && self.rng.chance(150) {
                 request = requests::draw(&mut self.rng, self.last.as_ref());
             }
             self.rest = request.bytes.clone();
@@ -235,6 +282,8 @@ impl Client {
             }
             got => {
                 self.over = true;
+                self.end =
+                    Some(End { at: world.now, reset: got == Got::Reset, cut: self.reader.0.is_within() });
                 if let Err(what) = self.judge_end(world, socket, got == Got::Reset) {
                     self.fail(format!("{what}\n{self:?}"));
                 }
@@ -271,6 +320,7 @@ impl Client {
             };
         };
         self.answers += 1;
+        self.statuses.push(response.status);
         self.closing = response.says_close();
         if request.ends && !self.closing && !matches!(request.want, Want::Status([400, 405])) {
             return Err(format!("a {} that should say close to {request:?}", response.status));

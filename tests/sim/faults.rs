@@ -87,6 +87,8 @@ pub struct Odds {
     pub mutation: u32,
     /// A mutation happens to the file itself instead of replacing it.
     pub in_place: u32,
+    /// How finely the file system keeps time.
+    pub granularity: Duration,
     /// Leases there are, and bytes of each.
     pub leases: usize,
     pub lease_bytes: usize,
@@ -97,7 +99,8 @@ pub struct Odds {
 impl Odds {
     /// Nothing goes wrong.
     pub fn none() -> Self {
-        Self { leases: 64, lease_bytes: 4096, socket_bytes: 64 * 1024, ..Self::default() }
+        let granularity = Duration::from_nanos(1);
+        Self { granularity, leases: 64, lease_bytes: 4096, socket_bytes: 64 * 1024, ..Self::default() }
     }
 
     /// Whether sockets are large enough for large files.
@@ -129,6 +132,7 @@ impl Odds {
             in_place: odds(1000),
             ..Self::none()
         };
+        drawn.granularity = *rng.pick(&[1, 4_000_000, 1_000_000_000].map(Duration::from_nanos));
         drawn.leases = *rng.pick(&[1, 2, 3, 8, 64]);
         drawn.lease_bytes = *rng.pick(&[5, 64, 1024, 4096]);
         drawn.socket_bytes = *rng.pick(&[50, 400, 1500, 9000, 64 * 1024, 1 << 20]);

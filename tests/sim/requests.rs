@@ -46,6 +46,12 @@ pub struct Known {
     pub body: Rc<Vec<u8>>,
 }
 
+/// A plain request for a file.
+pub fn get(path: &'static str) -> Request {
+    let bytes = format!("GET {path} HTTP/1.1\r\nHost: example.org\r\n\r\n").into_bytes();
+    Request { bytes, is_head: false, want: Want::File { path, range: None, known: None }, ends: false }
+}
+
 /// A request by chance. `known`: what the client got last from some path.
 pub fn draw(rng: &mut Rng, known: Option<&(&'static str, Known)>) -> Request {
     let kind = rng.below(100);

@@ -18,12 +18,21 @@ use crate::world::{CHANNEL, LISTENER, LOG, World};
 
 /// What a run came to.
 pub struct Report {
-    /// Lines of the trace, and their hash.
-    pub digest: (u64, u64),
-    /// The same, with all clients' answers.
-    pub requests: u64,
+    pub world: Rc<RefCell<World>>,
+    pub counters: Counters,
     pub failure: Option<String>,
-    pub tail: String,
+}
+
+impl Report {
+    /// Lines of the trace, and their hash.
+    pub fn digest(&self) -> Option<(u64, u64)> {
+        self.world.try_borrow().ok().map(|world| world.trace.digest())
+    }
+
+    /// The last lines of the trace.
+    pub fn tail(&self) -> String {
+        self.world.try_borrow().map_or("(the panic hides the trace)".into(), |world| world.trace.tail())
+    }
 }
 
 /// How a run goes.
@@ -37,7 +46,7 @@ pub struct Plan {
 /// A run by chance.
 pub fn drawn(seed: u64, steps_max: u64) -> Plan {
     let mut rng = Rng::new(seed);
-    let odds = if seed % 16 == 0 { Odds::none() } else { Odds::drawn(&mut rng) };
+    let odds = if seed.is_multiple_of(16) { Odds::none() } else { Odds::drawn(&mut rng) };
     let config = site::config(&mut rng);
     let tree = site::tree(&mut rng, &odds);
     let mut world = World::new(rng.fork(), odds.clone(), tree);
@@ -70,11 +79,7 @@ pub fn run(plan: Plan) -> Report {
             )
         }
     };
-    let requests = counters.get(Counter::Requests);
-    match world.try_borrow() {
-        Ok(world) => Report { digest: world.trace.digest(), requests, failure, tail: world.trace.tail() },
-        Err(_) => Report { digest: (0, 0), requests, failure, tail: "(the panic hides the trace)".into() },
-    }
+    Report { world, counters, failure }
 }
 
 fn live(

@@ -120,8 +120,7 @@ pub const FILES: [&str; 8] = [
 ];
 
 pub fn tree(rng: &mut Rng, odds: &Odds) -> Tree {
-    let granularity = *rng.pick(&[Duration::from_nanos(1), Duration::from_millis(4), Duration::from_secs(1)]);
-    let mut tree = Tree::new(granularity);
+    let mut tree = Tree::new(odds.granularity);
     tree.symlink("srv/current", "release");
     for path in FILES.into_iter().filter(|&path| path != "/new.txt") {
         let bytes = contents(path, rng);

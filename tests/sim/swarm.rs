@@ -1,7 +1,17 @@
 //! Many runs by chance, each told by its seed. `HTTPD_SIM_SEED` runs one seed, `HTTPD_SIM_COUNT` so many
 //! from 0 on, `HTTPD_SIM_STEPS` bounds the steps of a run.
 
-use crate::run::{drawn, run};
+use std::collections::BTreeMap;
+
+use httpd::observe::names::{COUNTERS, Counter};
+
+use crate::run::{Report, drawn, run};
+
+/// Enough to come by every rare branch.
+const COUNT: u64 = 256;
+const STEPS: u64 = 200_000;
+/// So many seeds are run twice.
+const REPEATED: u64 = 8;
 
 fn variable(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -10,35 +20,45 @@ fn variable(name: &str) -> Option<u64> {
 
 #[test]
 fn swarm() {
-    // What panics on purpose is caught and told with its seed.
-    std::panic::set_hook(Box::new(|_| {}));
-    let steps_max = variable("HTTPD_SIM_STEPS").unwrap_or(200_000);
+    let steps_max = variable("HTTPD_SIM_STEPS").unwrap_or(STEPS);
     let seeds = match variable("HTTPD_SIM_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..variable("HTTPD_SIM_COUNT").unwrap_or(256),
+        None => 0..variable("HTTPD_SIM_COUNT").unwrap_or(COUNT),
     };
+    let alone = seeds.end - seeds.start == 1;
     let mut failures = Vec::new();
-    let mut requests = 0;
+    let mut totals = BTreeMap::new();
     for seed in seeds.clone() {
         let report = run(drawn(seed, steps_max));
-        requests += report.requests;
-        if let Some(failure) = report.failure {
-            let tail = if seeds.end - seeds.start == 1 { report.tail } else { String::new() };
+        add_up(&mut totals, &report);
+        if let Some(failure) = &report.failure {
+            let tail = if alone { report.tail() } else { String::new() };
             failures.push(format!("{tail}HTTPD_SIM_SEED={seed}: {failure}"));
-            continue;
-        }
-        if seed % 8 == 0 {
-            let again = run(drawn(seed, steps_max));
-            if again.digest != report.digest {
-                failures.push(format!(
-                    "HTTPD_SIM_SEED={seed} does not repeat itself: {:?}, then {:?}",
-                    report.digest, again.digest
-                ));
+        } else if alone || seed.is_multiple_of(REPEATED) {
+            let again = run(drawn(seed, steps_max)).digest();
+            if again != report.digest() {
+                failures.push(format!("HTTPD_SIM_SEED={seed}: {:?}, then {again:?}", report.digest()));
             }
         }
     }
-    let _ = std::panic::take_hook();
-    let count = seeds.end - seeds.start;
-    println!("{count} seeds, {requests} requests");
-    assert!(failures.is_empty(), "{} of {count} seeds failed\n{}", failures.len(), failures.join("\n"));
+    println!("{totals:?}");
+    assert!(failures.is_empty(), "{} failed\n{}", failures.len(), failures.join("\n"));
+    if seeds.end - seeds.start >= COUNT {
+        reaches_the_rare(&totals);
+    }
+}
+
+fn add_up(totals: &mut BTreeMap<&'static str, u64>, report: &Report) {
+    for description in COUNTERS {
+        *totals.entry(description.name).or_default() += report.counters.get(description.counter);
+    }
+}
+
+/// A swarm that never comes by a branch does not test it.
+fn reaches_the_rare(totals: &BTreeMap<&'static str, u64>) {
+    use Counter::{AcceptPaused, Cut, LeasesStarved, LookupsAsync, Responses5xx, TimedOut};
+    let rare = [AcceptPaused, Cut, LeasesStarved, LookupsAsync, Responses5xx, TimedOut];
+    for description in COUNTERS.iter().filter(|description| rare.contains(&description.counter)) {
+        assert!(totals[description.name] > 0, "{} stayed 0 in {totals:?}", description.name);
+    }
 }

@@ -42,7 +42,6 @@ pub struct Tree {
     /// Per path from the top, without leading slash.
     histories: BTreeMap<String, Vec<Version>>,
     now: Duration,
-    /// How finely the file system keeps time.
     granularity: Duration,
 }
 

@@ -40,8 +40,10 @@ pub enum Event {
     Arrive(u64),
     /// A client does something.
     Act(usize),
-    /// The supervisor says something; index into the orders.
+    /// The supervisor says something.
     Note(Vec<u8>),
+    /// What a scenario planned.
+    Deed(usize),
 }
 
 /// An op that has not completed for good.
@@ -77,6 +79,9 @@ pub enum Gift {
     Received(Vec<u8>),
 }
 
+/// What a scenario has happen.
+type Deed = Box<dyn FnOnce(&mut World)>;
+
 pub struct World {
     pub now: Duration,
     pub base: Instant,
@@ -99,6 +104,7 @@ pub struct World {
     events_begun: u64,
     pub leases_free: usize,
     pub clients: Vec<Option<Client>>,
+    deeds: Vec<Option<Deed>>,
     pub acts_at: Vec<Option<Duration>>,
     /// The part of a file last said to be in memory, and in which turn.
     pub resident: Option<(Inode, Range<u64>, u64)>,
@@ -134,6 +140,7 @@ impl World {
             events: BinaryHeap::new(),
             events_begun: 0,
             clients: Vec::new(),
+            deeds: Vec::new(),
             acts_at: Vec::new(),
             resident: None,
             turns: 0,
@@ -170,6 +177,11 @@ impl World {
             Event::Attempt(id) => self.attempt(id),
             Event::Arrive(id) => self.due.extend(self.late.remove(&id)),
             Event::Act(client) => self.act(client, at),
+            Event::Deed(index) => {
+                if let Some(deed) = self.deeds[index].take() {
+                    deed(self);
+                }
+            }
             Event::Note(note) => {
                 self.note(format_args!("order {}", String::from_utf8_lossy(&note)));
                 self.stopped_at.get_or_insert(self.now);
@@ -177,6 +189,12 @@ impl World {
                 self.wake(Object::Channel);
             }
         }
+    }
+
+    /// Has something happen after a while.
+    pub fn later(&mut self, after: Duration, deed: impl FnOnce(&mut World) + 'static) {
+        self.deeds.push(Some(Box::new(deed)));
+        self.schedule(after, Event::Deed(self.deeds.len() - 1));
     }
 
     pub fn order(&mut self, after: Duration, order: Order) {
