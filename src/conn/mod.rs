@@ -157,6 +157,10 @@ impl Connection {
                 self.retry(scope);
             }
             Event::Verified => self.retry(scope),
+            Event::Overloaded => {
+                self.pending = None;
+                self.refuse(503, "Too many passwords are being checked. Please try again.", scope);
+            }
             Event::KernelTls(result) => self.kernel_tls(result, scope),
             Event::RecordSent(result) => self.record_sent(result, scope),
             Event::Deadline { unsent } => self.expired(unsent, scope),
