@@ -1,6 +1,356 @@
-//! Commands and flags.
+//! Commands and flags: what was typed, what it means, and the exit codes. Starts what serves, and serves nothing.
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::AtomicU64;
+use std::time::SystemTime;
+
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+
+use crate::config::{self, CertificateFlag, Config, Environment, Flags, Problem, Report, Source};
+use crate::{supervisor, tls};
+
+/// How the program ends; nothing else chooses an exit code, but what serves and what asks it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exit {
+    Fine = 0,
+    Failure = 1,
+    Usage = 2,
+    /// EX_CONFIG of sysexits.h: a service manager need not try again.
+    Config = 78,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        ExitCode::from(exit as u8)
+    }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  httpd --root ~/public                              serve a directory on http://0.0.0.0:8080/
+  httpd --root ~/public --cert self-signed           the same on https, port 8443, too
+  httpd -t -c config.toml                            check a configuration
+  httpd -c config.toml                               run it in the foreground
+  httpd status -c config.toml                        see what runs
+
+Signals: TERM and INT finish what is in flight and stop, a second one stops at once; HUP reads the
+configuration and certificates anew; USR1 reopens logs; USR2 starts the program anew on the same listeners.
+
+Exit codes: 0 all went well, 1 failure while running or checking, 2 wrong usage, 78 bad configuration.";
+
+/// A web server for Linux: static sites and downloads.
+#[derive(Debug, Parser)]
+#[command(name = "httpd", version, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+#[command(disable_help_subcommand = true, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: Serve,
+}
+
+/// Without a command: serve.
+#[derive(Args, Debug)]
+struct Serve {
+    /// The configuration
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Only check: print every problem of the configuration, its certificates and roots
+    #[arg(short = 't', long = "test")]
+    test: bool,
+    /// Serve this directory without a configuration, on all IPv4 addresses
+    #[arg(long, value_name = "DIR", conflicts_with = "config")]
+    root: Option<PathBuf>,
+    /// Keep compressed variants in this directory (not built yet)
+    #[arg(long, value_name = "DIR", requires = "root")]
+    cache: Option<PathBuf>,
+    /// Serve https too, with cert.pem and key.pem of this directory, or with a certificate made at start
+    #[arg(long, value_name = "DIR|self-signed", requires = "root", value_parser = certificate_flag)]
+    cert: Option<CertificateFlag>,
+    /// Port for http [default: 8080]
+    #[arg(long, value_name = "PORT", requires = "root")]
+    http_port: Option<u16>,
+    /// Port for https [default: 8443]
+    #[arg(long, value_name = "PORT", requires = "cert")]
+    https_port: Option<u16>,
+    /// How many workers serve; 0: one per core [default: 0]
+    #[arg(long, value_name = "N", requires = "root")]
+    workers: Option<u32>,
+    /// Run the scripts of this directory under /cgi-bin/ (not built yet)
+    #[arg(long, value_name = "DIR", requires = "root")]
+    cgi_bin: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Bring the cache of compressed variants up to date now (not built yet)
+    Compress {
+        /// The configuration
+        #[arg(short, long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// The directory to compress the files of
+        #[arg(long, value_name = "DIR", conflicts_with = "config", requires = "cache")]
+        root: Option<PathBuf>,
+        /// The directory to keep the variants in
+        #[arg(long, value_name = "DIR", requires = "root")]
+        cache: Option<PathBuf>,
+    },
+    /// Run one script as the server would, and print its answer (not built yet)
+    Cgi {
+        /// The script
+        script: PathBuf,
+        /// The method of the request
+        #[arg(short = 'X', value_name = "METHOD", default_value = "GET")]
+        method: String,
+        /// What of the path follows the script, with the query
+        #[arg(long, value_name = "PATH", default_value = "/")]
+        path: String,
+        /// A header field of the request; any number of these
+        #[arg(short = 'H', value_name = "NAME: VALUE")]
+        header: Vec<String>,
+        /// The body of the request
+        #[arg(long, value_name = "FILE")]
+        body: Option<PathBuf>,
+    },
+    /// What runs: generations, workers, connections, certificates and their expiry, features of the kernel
+    Status {
+        /// The configuration, which says where the running server is asked
+        #[arg(short, long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// For programs
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the version
+    Version,
+}
 
 /// Parses the command line, runs the command, and says how it ended.
-pub fn main() -> std::process::ExitCode {
-    std::process::ExitCode::FAILURE
+pub fn main() -> ExitCode {
+    match parse(std::env::args_os()) {
+        Ok(arguments) => run(arguments),
+        Err(error) => {
+            // A closed pipe is no reason to complain.
+            let _ = error.print();
+            match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Fine.into(),
+                _ => Exit::Usage.into(),
+            }
+        }
+    }
+}
+
+fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
+    let arguments = Arguments::try_parse_from(words)?;
+    if arguments.command.is_none() && arguments.serve.config.is_none() && arguments.serve.root.is_none() {
+        let what = "name a configuration with -c, or a directory with --root";
+        let message = format!("{what}\n\n{}", Arguments::command().render_help());
+        return Err(clap::Error::raw(ErrorKind::MissingRequiredArgument, message));
+    }
+    Ok(arguments)
+}
+
+fn certificate_flag(word: &str) -> Result<CertificateFlag, std::convert::Infallible> {
+    Ok(match word {
+        "self-signed" => CertificateFlag::SelfSigned,
+        directory => CertificateFlag::Directory(directory.into()),
+    })
+}
+
+fn run(arguments: Arguments) -> ExitCode {
+    match arguments.command {
+        None => serve(arguments.serve),
+        Some(Command::Status { config, json }) => status(config.as_deref(), json),
+        Some(Command::Version) => say(&format!("httpd {}", env!("CARGO_PKG_VERSION"))),
+        Some(Command::Compress { .. }) => {
+            not_built("httpd compress", "until then, files are served as they are")
+        }
+        Some(Command::Cgi { .. }) => not_built("httpd cgi", "CGI scripts come with a later version"),
+    }
+}
+
+fn serve(serve: Serve) -> ExitCode {
+    if serve.cache.is_some() {
+        return not_built("--cache", "leave it out: files are served as they are");
+    }
+    if serve.cgi_bin.is_some() {
+        return not_built("--cgi-bin", "leave it out: CGI scripts come with a later version");
+    }
+    let environment = Environment::of_this_process();
+    let (source, name) = source(&serve);
+    let loaded = source.load(&environment).and_then(|config| {
+        let warnings = check_certificates(&config)?;
+        Ok((config, warnings))
+    });
+    match loaded {
+        Ok((config, warnings)) if serve.test => {
+            warnings.iter().for_each(|warning| complain(&format!("warning: {warning}")));
+            let (sites, listeners) = (config.sites.len(), config.listen.len());
+            let (sites, listeners) = (counted(sites, "site"), counted(listeners, "listener"));
+            say(&format!("configuration is fine: {sites}, {listeners}"))
+        }
+        // What serves repeats the warnings in its log.
+        Ok((config, _)) => supervisor::run(source, config),
+        Err(report) => {
+            let problems = counted(report.problems.len(), "problem");
+            complain(&format!("{report}\n{name}: {problems}"));
+            if serve.test { Exit::Failure.into() } else { Exit::Config.into() }
+        }
+    }
+}
+
+/// Where the configuration comes from, and how to speak of it.
+fn source(serve: &Serve) -> (Source, String) {
+    if let Some(path) = &serve.config {
+        return (Source::File(path.clone()), path.display().to_string());
+    }
+    let flags = Flags {
+        root: serve.root.clone().unwrap_or_default(),
+        cert: serve.cert.clone(),
+        http_port: serve.http_port.unwrap_or(8080),
+        https_port: serve.https_port.unwrap_or(8443),
+        workers: serve.workers.unwrap_or(0),
+    };
+    (Source::Flags(flags), "command line".to_owned())
+}
+
+/// What is wrong with certificates and ticket keys, which are read here only to know. The supervisor reads
+/// them again when it serves: what it holds must be what it checked.
+fn check_certificates(config: &Config) -> Result<Vec<Problem>, Report> {
+    static TICKETS: [AtomicU64; tls::TICKET_WORDS] = [const { AtomicU64::new(0) }; tls::TICKET_WORDS];
+    if !config.listen.iter().any(|listen| listen.tls) {
+        return Ok(Vec::new());
+    }
+    let problem = |problem: &tls::Problem| {
+        Problem::of_file(Path::new(&problem.place), problem.what.as_str(), problem.help.as_str())
+    };
+    let now = SystemTime::now();
+    let mut problems = Vec::new();
+    let built = tls::Endpoint::build(config, now, None, false);
+    if let Err(found) = &built {
+        problems.extend(found.iter().map(problem));
+    }
+    let tickets = tls::TicketKeys::new(&TICKETS);
+    if let Err(found) = tls::read_ticket_keys(config, now, tickets) {
+        problems.extend(found.iter().map(problem));
+    }
+    match built {
+        Ok(endpoint) if problems.is_empty() => Ok(endpoint.warnings().iter().map(problem).collect()),
+        _ => Err(Report { problems }),
+    }
+}
+
+fn status(path: Option<&Path>, json: bool) -> ExitCode {
+    match config::glimpse(path, &Environment::of_this_process()) {
+        Ok(config) => supervisor::status(&config, json),
+        Err(report) => {
+            complain(&report.to_string());
+            Exit::Config.into()
+        }
+    }
+}
+
+fn not_built(name: &str, help: &str) -> ExitCode {
+    complain(&format!("`{name}` is not built yet\n    = {help}"));
+    Exit::Usage.into()
+}
+
+fn counted(number: usize, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+}
+
+fn say(line: &str) -> ExitCode {
+    match writeln!(std::io::stdout(), "{line}") {
+        Ok(()) => Exit::Fine.into(),
+        Err(_) => Exit::Failure.into(),
+    }
+}
+
+/// To stderr; where that is closed, nobody reads.
+fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{}", text.trim_end());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Arguments, ErrorKind> {
+        let words = std::iter::once("httpd").chain(line.split_whitespace());
+        parse(words.map(OsString::from)).map_err(|error| error.kind())
+    }
+
+    #[test]
+    fn the_definitions_agree_with_each_other() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_allowed() {
+        for line in [
+            "-c config.toml",
+            "--config config.toml",
+            "-t -c config.toml",
+            "-tc config.toml",
+            "--root .",
+            "-t --root .",
+            "--root . --cert certs --http-port 80 --https-port 443 --workers 2",
+            "--root . --cache c --cgi-bin d",
+            "compress -c config.toml",
+            "compress --root . --cache c",
+            "cgi script -X POST --path /a?b -H A:b -H C:d --body file",
+            "status",
+            "status -c config.toml --json",
+            "version",
+        ] {
+            assert!(parsed(line).is_ok(), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_refused() {
+        use ErrorKind::{
+            ArgumentConflict, DisplayHelp, DisplayVersion, InvalidSubcommand, MissingRequiredArgument,
+            UnknownArgument, ValueValidation,
+        };
+        for (line, kind) in [
+            ("", MissingRequiredArgument),
+            ("-t", MissingRequiredArgument),
+            ("--http-port 80", MissingRequiredArgument),
+            ("--root . --https-port 443", MissingRequiredArgument),
+            ("-c a --root .", ArgumentConflict),
+            ("--root . status", ArgumentConflict),
+            ("--root . --http-port 99999", ValueValidation),
+            ("serve", InvalidSubcommand),
+            ("-c a --daemon", UnknownArgument),
+            ("cgi", MissingRequiredArgument),
+            ("--help", DisplayHelp),
+            ("--version", DisplayVersion),
+        ] {
+            assert_eq!(parsed(line).map(drop), Err(kind), "{line}");
+        }
+    }
+
+    #[test]
+    fn flags_have_defaults() {
+        let source = |line: &str| super::source(&parsed(line).expect("the line is right").serve).0;
+        let Source::Flags(flags) = source("--root a") else { panic!("flags") };
+        assert_eq!((flags.http_port, flags.https_port, flags.workers), (8080, 8443, 0));
+        assert_eq!(flags.cert, None);
+        let Source::Flags(flags) = source("--root a --cert self-signed") else { panic!("flags") };
+        assert_eq!(flags.cert, Some(CertificateFlag::SelfSigned));
+        let Source::Flags(flags) = source("--root a --cert b") else { panic!("flags") };
+        assert_eq!(flags.cert, Some(CertificateFlag::Directory("b".into())));
+        assert_eq!(source("-c a"), Source::File("a".into()));
+    }
+
+    #[test]
+    fn exit_codes_are_those_of_the_manual() {
+        let codes = [Exit::Fine, Exit::Failure, Exit::Usage, Exit::Config].map(|exit| exit as u8);
+        assert_eq!(codes, [0, 1, 2, 78]);
+    }
 }

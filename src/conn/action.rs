@@ -32,6 +32,8 @@ pub enum Event<'a> {
     Found(Question, Rc<Entry>),
     /// A password was verified, and the verdict remembered.
     Verified,
+    /// Too many passwords wait to be verified.
+    Overloaded,
     /// Whether the kernel encrypts from now on.
     KernelTls(Result<(), Errno>),
     /// Whether the kernel took the closing alert.
@@ -58,7 +60,7 @@ pub enum Action {
     Transfer { file: Rc<Descriptor>, range: Range<u64>, facts: Facts, direct: bool, last: bool },
     /// Look up; gives `Found`.
     Lookup(Question),
-    /// Verify a password; gives `Verified`.
+    /// Verify a password; gives `Verified` or `Overloaded`.
     Verify(Credential),
     /// Have the kernel encrypt what is sent from now on; gives `KernelTls` at once.
     InstallTls(zeroize::Zeroizing<Vec<u8>>),

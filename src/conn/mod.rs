@@ -157,6 +157,10 @@ impl Connection {
                 self.retry(scope);
             }
             Event::Verified => self.retry(scope),
+            Event::Overloaded => {
+                self.pending = None;
+                self.refuse(503, "Too many passwords are being checked. Please try again.", scope);
+            }
             Event::KernelTls(result) => self.kernel_tls(result, scope),
             Event::RecordSent(result) => self.record_sent(result, scope),
             Event::Deadline { unsent } => self.expired(unsent, scope),
@@ -271,7 +275,7 @@ impl Connection {
                     at += length;
                 }
                 Err(refusal) => {
-                    self.refuse(refusal.status(), refusal.explanation(), Some(&bytes[at..]), scope);
+                    self.refuse(refusal.status(), refusal.explanation(), scope);
                     at = bytes.len();
                 }
             }
@@ -333,7 +337,7 @@ impl Connection {
                 self.deadline = Some(Deadline { at: deadline.at + rest, waiting: Waiting::Request });
             }
             Waiting::Request => self.ending = Ending::After { outcome: Outcome::Idle, linger: false },
-            Waiting::Head => self.refuse(408, "The request did not arrive in time.", None, scope),
+            Waiting::Head => self.refuse(408, "The request did not arrive in time.", scope),
             Waiting::Body => {
                 self.body = None;
                 self.ending = Ending::After { outcome: Outcome::RequestTimeout, linger: false };

@@ -1,6 +1,7 @@
 //! How a connection ended, for logs and counters.
 
 use crate::sys::Errno;
+use crate::tls::Failure;
 
 /// How a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +29,9 @@ pub enum Outcome {
     /// The PROXY protocol header was malformed.
     ProxyHeader,
     /// TLS failed.
-    TlsFailed,
+    TlsFailed(Failure),
+    /// A key has protected as many records as it may, and TLS 1.2 has no way to another.
+    KeyUsedUp,
     /// The socket failed.
     SocketFailed(Errno),
     /// The worker stopped first.
@@ -50,7 +53,8 @@ impl Outcome {
                 | Self::FileChanged
                 | Self::FileUnreadable
                 | Self::SocketFailed(_)
-                | Self::TlsFailed
+                | Self::TlsFailed(_)
+                | Self::KeyUsedUp
         )
     }
 }

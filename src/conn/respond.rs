@@ -103,10 +103,9 @@ impl Connection {
     }
 
     /// Refuses what is not a request, and the connection with it.
-    pub(super) fn refuse(&mut self, status: u16, explanation: &str, head: Option<&[u8]>, scope: &mut Scope) {
+    pub(super) fn refuse(&mut self, status: u16, explanation: &str, scope: &mut Scope) {
         let ending = Ending::After { outcome: Outcome::Refused, linger: true };
         let plan = errors::refuse(status, explanation);
-        let _ = head;
         self.respond(None, plan, ending, scope);
     }
 

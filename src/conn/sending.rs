@@ -70,7 +70,7 @@ impl Connection {
             }
             Next::Bytes { head, body, more } => match self.transport.protect(head, body, scope.buffers) {
                 Ok((head, body)) => self.push_send(head, 0, body, more && direct, scope),
-                Err(_) => self.close(Outcome::TlsFailed, scope),
+                Err(_) => self.close(Outcome::KeyUsedUp, scope),
             },
             Next::File { piece, last } => {
                 self.sending = Sending::Transfer;

@@ -11,7 +11,7 @@ use super::{Connection, Ending, Scope, Stage};
 use crate::observe::names::Counter;
 use crate::sys::Errno;
 use crate::sys::bytes::Slice;
-use crate::tls::{ALERT, Established, Exhausted, HandOver, Session, sealed_length};
+use crate::tls::{ALERT, Established, Exhausted, Failure, HandOver, Session, sealed_length};
 
 /// With at least so much to send, the kernel takes over the encryption: it saves a copy of every
 /// byte, and costs two system calls and some memory once.
@@ -192,26 +192,32 @@ impl Connection {
                     self.peer_ended(scope);
                 }
             }
-            Err(failure) => {
-                if tls.session.is_handshaking() || tls.established.is_none() {
-                    scope.counters.add(Counter::HandshakesFailed, 1);
-                }
-                tracing::debug!(?failure, "TLS failed");
-                // What was being answered stays incomplete; the alert is the last word.
-                tls.notified = true;
-                let unsent = tls.session.unsent_alert();
-                self.outgoing.abandon(scope.buffers);
-                self.pending = None;
-                self.stage = Stage::Http1;
-                self.ending = Ending::After { outcome: Outcome::TlsFailed, linger: true };
-                // With a send under way the alert would have to wait for a peer that broke the rules.
-                if let Some(payload) = unsent.filter(|_| self.sending.is_idle()) {
-                    self.send_alert(payload, scope);
-                }
-            }
+            Err(failure) => self.failed(failure, scope),
         }
         plain.clear();
         *scope.plain = plain;
+    }
+
+    /// TLS cannot go on. What was being answered stays incomplete; an alert is the last word.
+    fn failed(&mut self, failure: Failure, scope: &mut Scope) {
+        let Transport::Tls(tls) = &mut self.transport else { return };
+        if tls.established.is_none() {
+            scope.counters.add(Counter::HandshakesFailed, 1);
+        }
+        tls.notified = true;
+        let alert = tls.session.unsent_alert();
+        self.outgoing.abandon(scope.buffers);
+        self.pending = None;
+        self.stage = Stage::Http1;
+        if failure == Failure::PlainHttp {
+            self.transport = Transport::Plain;
+            return self.refuse(400, "This port speaks HTTPS: use https:// in the address.", scope);
+        }
+        self.ending = Ending::After { outcome: Outcome::TlsFailed(failure), linger: true };
+        // With a send under way the alert would have to wait for a peer that broke the rules.
+        if let Some(payload) = alert.filter(|_| self.sending.is_idle()) {
+            self.send_alert(payload, scope);
+        }
     }
 
     /// Asks the kernel to take over, when there is enough to send for that to pay.
@@ -238,8 +244,7 @@ impl Connection {
                 tls.session.kernel_sends(hand_over);
                 scope.counters.add(Counter::KernelTlsOn, 1);
             }
-            Err(errno) => {
-                tracing::debug!(%errno, "the kernel does not take over TLS");
+            Err(_) => {
                 tls.session.kernel_refused();
                 scope.counters.add(Counter::KernelTlsRefused, 1);
             }

@@ -78,17 +78,8 @@ counters! {
     CqOverflows       Total "completion_overflows"    "How often the completion queue overflowed."
 }
 
-/// The meaning of the bits of [`Counter::RingFeatures`], from bit 0 up.
-pub const RING_FEATURES: &[&str] = &[
-    "single_issuer",
-    "defer_taskrun",
-    "multishot_accept",
-    "buffer_ring",
-    "submit_all",
-    "no_iowait",
-    "min_timeout",
-    "restrictions",
-];
+/// The meaning of the bits of [`Counter::RingFeatures`], from bit 0 up: those of `ring::probe::Features`.
+pub const RING_FEATURES: &[&str] = &["buffer-ring", "no-iowait", "restrictions", "cachestat"];
 
 /// One worker's counters. Clones count into the same page.
 #[derive(Clone, Debug)]
@@ -184,7 +175,9 @@ mod tests {
 
     #[test]
     fn feature_bits_have_names() {
-        assert_eq!(ring_features(0b101), ["single_issuer", "multishot_accept"]);
+        assert_eq!(ring_features(0b101), ["buffer-ring", "restrictions"]);
         assert!(ring_features(1 << 63).is_empty());
+        let named: Vec<_> = crate::ring::probe::Features::names(u64::MAX).collect();
+        assert_eq!(RING_FEATURES, named);
     }
 }

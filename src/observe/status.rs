@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use super::calendar::Moment;
 use super::names::{COUNTERS, Counter, Counters, Kind, ring_features};
 
 /// Everything the supervisor knows of itself and its workers.
@@ -34,9 +36,9 @@ pub struct Status {
     pub counters: BTreeMap<String, u64>,
     /// What the workers' rings can do.
     pub ring_features: Vec<String>,
-    /// What else there is to know, by room: certificates, kernel TLS.
+    /// What else there is to know: certificates, kernel TLS.
     #[serde(flatten)]
-    pub more: BTreeMap<String, serde_json::Value>,
+    pub more: BTreeMap<String, Value>,
 }
 
 /// How a reload ended.
@@ -178,8 +180,19 @@ impl fmt::Display for Table<'_> {
         if !status.ring_features.is_empty() {
             writeln!(out, "\nring: {}", status.ring_features.join(", "))?;
         }
-        for (room, value) in &status.more {
-            writeln!(out, "{room}: {value}")?;
+        for (name, value) in &status.more {
+            match value {
+                Value::Array(certificates) if name == "certificates" => {
+                    writeln!(out, "\ncertificates")?;
+                    certificates.iter().try_for_each(|value| writeln!(out, "    {}", Certificate(value)))?;
+                }
+                Value::Object(members) => {
+                    write!(out, "{name}:")?;
+                    members.iter().try_for_each(|(name, value)| write!(out, " {name} {value}"))?;
+                    writeln!(out)?;
+                }
+                value => writeln!(out, "{name}: {value}")?,
+            }
         }
         Ok(())
     }
@@ -238,6 +251,22 @@ impl Table<'_> {
         let (before, ago) = self.before?;
         let gained = self.status.counter(counter).wrapping_sub(before.counter(counter));
         (!ago.is_zero()).then(|| gained as f64 / ago.as_secs_f64())
+    }
+}
+
+/// A certificate in one line.
+struct Certificate<'a>(&'a Value);
+
+impl fmt::Display for Certificate<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |name| self.0[name].as_str().unwrap_or("-");
+        let names = self.0["names"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        write!(out, "{}: {}", text("site"), names.collect::<Vec<_>>().join(" "))?;
+        write!(out, "; {}, by {}", text("key"), text("issuer"))?;
+        match self.0["not_after"].as_u64() {
+            Some(end) => write!(out, ", until {}", Moment::from(UNIX_EPOCH + Duration::from_secs(end))),
+            None => Ok(()),
+        }
     }
 }
 
@@ -300,13 +329,13 @@ mod tests {
         let status = status();
         assert_eq!(status.counter(Counter::Requests), 15);
         assert_eq!(status.counter(Counter::Active), 3);
-        assert_eq!(status.ring_features, ["single_issuer"]);
+        assert_eq!(status.ring_features, ["buffer-ring"]);
     }
 
     #[test]
     fn json_can_be_read_back_also_when_it_says_more_or_less() {
         let mut status = status();
-        status.more.insert("certificates".into(), serde_json::json!([{ "name": "example.org" }]));
+        status.more.insert("gateway".into(), serde_json::json!({ "scripts": 3 }));
         let text = serde_json::to_string(&status).unwrap();
         assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), status);
         let less: Status = serde_json::from_str(r#"{"pid": 9, "unheard_of": true}"#).unwrap();
@@ -315,7 +344,12 @@ mod tests {
 
     #[test]
     fn the_table_shows_state_reasons_and_rates() {
-        let (before, status) = (Status { counters: BTreeMap::new(), ..status() }, status());
+        let (before, mut status) = (Status { counters: BTreeMap::new(), ..status() }, status());
+        let certificate = serde_json::json!({
+            "site": "default", "names": ["a.example", "b.example"], "key": "ECDSA P-256",
+            "issuer": "CN=ca", "not_after": 86_400,
+        });
+        status.more.insert("certificates".into(), vec![certificate].into());
         let table = Table { status: &status, before: Some((&before, Duration::from_secs(2))) }.to_string();
         for expected in [
             "httpd 0.1.0 serving (pid 1), up 1h1m, generation 2\n",
@@ -324,7 +358,8 @@ mod tests {
             "    gen  worker  pid  core    state  up  restarts  connections  requests\n",
             "      2       0   77     -  serving  0s         0            0         0\n",
             "    requests                              15           7.5/s\n",
-            "\nring: single_issuer\n",
+            "\nring: buffer-ring\n",
+            "    default: a.example b.example; ECDSA P-256, by CN=ca, until 1970-01-02T00:00:00.000Z\n",
         ] {
             assert!(table.contains(expected), "{expected:?} is not in\n{table}");
         }

@@ -109,13 +109,17 @@ impl Listeners {
         }
     }
 
-    /// The generation for which sockets were opened will not serve, the one made from `config` goes on:
-    /// closes what was opened since it settled. Nobody would ever accept from those.
-    pub fn revert(&mut self, config: &Config) {
-        self.close_others(config);
-        for bound in &mut self.bound {
-            bound.fds.truncate(bound.settled);
+    /// The generation for which sockets were opened will not serve, the one made from `config` goes on
+    /// (`None`: one of a predecessor, whose configuration is not known): closes what was opened since it
+    /// settled. Nobody would ever accept from those.
+    pub fn revert(&mut self, config: Option<&Config>) {
+        if let Some(config) = config {
+            self.close_others(config);
         }
+        self.bound.retain_mut(|bound| {
+            bound.fds.truncate(bound.settled);
+            bound.settled > 0
+        });
     }
 
     fn close_others(&mut self, config: &Config) {
@@ -198,6 +202,9 @@ impl Listeners {
             let address = bound.address_text();
             let same = |adopted: &mut Adopted| address_of(&adopted.place) == address;
             bound.fds.extend(self.adopted.extract_if(.., same).map(|adopted| adopted.fd));
+        }
+        if bound.origin != Origin::Own {
+            bound.settled = bound.fds.len();
         }
         self.bound.push(bound);
         Ok(self.bound.len() - 1)

@@ -94,8 +94,10 @@ pub enum Event {
 pub enum Action {
     /// Fork this worker.
     Fork(WorkerId),
-    /// Tell this worker to drain.
+    /// Tell this worker to drain: another generation serves.
     Drain(WorkerId),
+    /// Tell this worker to stop: nobody else will serve.
+    Stop(WorkerId),
     /// Kill this worker.
     Kill(WorkerId),
     /// Say that a worker died, the how-manieth time in this generation, and when it is forked again.
@@ -210,6 +212,31 @@ impl Machine {
     pub fn may_begin(&self) -> bool {
         let count = |role| self.generations.iter().filter(|generation| generation.role == role).count();
         !self.stopping && count(Role::Coming) == 0 && count(Role::Leaving) < LEAVING_MAX
+    }
+
+    /// The number of the generation that would begin next.
+    pub fn next(&self) -> u64 {
+        self.begun + 1
+    }
+
+    /// Takes over the living workers of the program that this one has replaced, before anything else.
+    /// Those of its current generation serve until one of ours does.
+    pub fn inherit(&mut self, workers: &[(WorkerId, Role)], drain: Duration, now: Instant) {
+        for &(id, role) in workers {
+            self.begun = self.begun.max(id.generation);
+            let position = self.generations.iter().position(|generation| generation.id == id.generation);
+            let position = position.unwrap_or_else(|| {
+                self.generations.push(Generation { id: id.generation, role, workers: Vec::new(), drain });
+                self.generations.len() - 1
+            });
+            let workers = &mut self.generations[position].workers;
+            let gone = Worker { state: State::Gone, born: now, restarts: 0, deaths_in_row: 0 };
+            workers.resize(workers.len().max(id.index as usize + 1), gone);
+            workers[id.index as usize].state = match role {
+                Role::Leaving => State::Draining(now + drain + DRAIN_GRACE),
+                Role::Coming | Role::Current => State::Serving,
+            };
+        }
     }
 
     /// All generations, oldest first.
@@ -337,22 +364,28 @@ impl Machine {
     fn stop(&mut self, now: Instant, actions: &mut Vec<Action>) {
         let is_second = std::mem::replace(&mut self.stopping, true);
         for generation in &mut self.generations {
-            generation.leave(now, actions);
             if is_second {
                 generation.kill(actions);
+            } else {
+                generation.stop(now, actions);
             }
         }
     }
 
     /// Has a generation leave that never served; gives up where no other does.
     fn discard(&mut self, id: u64, reason: String, now: Instant, actions: &mut Vec<Action>) {
-        if self.current().is_none() {
+        let gives_up = self.current().is_none();
+        if gives_up {
             self.stopping = true;
             self.gave_up = Some(reason.clone());
         }
         if let Some(generation) = self.generation(id) {
             actions.push(Action::Discarded { generation: id, reason });
-            generation.leave(now, actions);
+            if gives_up {
+                generation.stop(now, actions);
+            } else {
+                generation.leave(now, actions);
+            }
         }
     }
 
@@ -377,20 +410,35 @@ impl Machine {
 }
 
 impl Generation {
-    /// From now on its workers drain.
+    /// From now on its workers drain, while another generation serves.
     fn leave(&mut self, now: Instant, actions: &mut Vec<Action>) {
-        if self.role == Role::Leaving {
-            return;
-        }
         self.role = Role::Leaving;
+        let until = now + self.drain + DRAIN_GRACE;
         for (index, worker) in (0..).zip(&mut self.workers) {
             match worker.state {
                 State::Waiting(_) => worker.state = State::Gone,
                 State::Starting(_) | State::Serving => {
-                    worker.state = State::Draining(now + self.drain + DRAIN_GRACE);
+                    worker.state = State::Draining(until);
                     actions.push(Action::Drain(WorkerId { generation: self.id, index }));
                 }
                 State::Draining(_) | State::Killed | State::Gone => {}
+            }
+        }
+    }
+
+    /// From now on its workers drain, and nobody else serves. Those that drain already have the rest of
+    /// their time.
+    fn stop(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        self.role = Role::Leaving;
+        let until = now + self.drain + DRAIN_GRACE;
+        for (index, worker) in (0..).zip(&mut self.workers) {
+            match worker.state {
+                State::Waiting(_) => worker.state = State::Gone,
+                State::Starting(_) | State::Serving => worker.state = State::Draining(until),
+                State::Draining(_) | State::Killed | State::Gone => {}
+            }
+            if let State::Draining(_) = worker.state {
+                actions.push(Action::Stop(WorkerId { generation: self.id, index }));
             }
         }
     }

@@ -1,6 +1,500 @@
-//! (to come)
-pub mod control;
-pub mod launch;
-pub mod listeners;
-pub mod machine;
-pub mod notify;
+//! The supervisor: makes workers from a configuration, keeps them alive, replaces them as a whole when
+//! the configuration changes, and ends when they have ended.
+//!
+//! One loop waits for signals, notes of workers, clients of the control socket and deadlines. What they
+//! mean is decided in [`machine`]; here it is done. The supervisor forks without exec and therefore stays
+//! single-threaded for life; it serves nobody itself and never waits for anybody but the kernel.
+
+mod activation;
+mod control;
+mod launch;
+mod listeners;
+mod machine;
+mod notify;
+mod secure;
+mod succession;
+mod view;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use crate::config::{AccessLog, Config, Environment, Level, Source};
+use crate::observe::log;
+use crate::observe::names::Counters;
+use crate::observe::status::{Reload, Sums};
+use crate::sys::process::{self, Pid};
+use crate::sys::signals::{Signal, Signals};
+use crate::sys::user::User;
+use crate::sys::wait::{self, For};
+use crate::sys::{Errno, Error, append, pass, user};
+use crate::tls::Endpoint;
+use crate::worker::start::{NOTE_BYTES_MAX, Order, Report, Start};
+
+use control::Control;
+use launch::Launched;
+use listeners::Listeners;
+use machine::{Action, Event, Machine, WorkerId};
+use notify::Notify;
+use secure::Secure;
+
+pub use secure::check;
+pub use view::status;
+
+/// Serves `config` until told to stop; reads `source` anew on every reload.
+pub fn run(source: Source, config: Config) -> ExitCode {
+    let environment = Environment::of_this_process();
+    let load = move || source.load(&environment).map_err(|report| report.to_string());
+    run_with(load, config, crate::worker::run)
+}
+
+/// [`run`] with workers and a way to read the configuration that tests may choose.
+///
+/// Must be called while the process is single-threaded and has opened nothing yet.
+pub fn run_with(
+    load: impl Fn() -> Result<Config, String> + 'static,
+    config: Config,
+    worker: fn(Start) -> ExitCode,
+) -> ExitCode {
+    log::start(level(config.log.level));
+    let ended = Supervisor::new(Box::new(load), worker).and_then(|mut supervisor| supervisor.serve(config));
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            tracing::error!("{reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+struct Supervisor {
+    load: Box<dyn Fn() -> Result<Config, String>>,
+    worker: fn(Start) -> ExitCode,
+    program: Option<PathBuf>,
+    machine: Machine,
+    signals: Signals,
+    listeners: Listeners,
+    generations: BTreeMap<u64, Generation>,
+    processes: BTreeMap<WorkerId, Process>,
+    control: Option<Control>,
+    notify: Notify,
+    secure: Secure,
+    /// When the service manager next expects a sign of life.
+    alive_at: Option<Instant>,
+    reload_wanted: bool,
+    last_reload: Option<Reload>,
+    /// What workers did whose processes are gone.
+    gone: Sums,
+    cores: Vec<u32>,
+    began: Instant,
+    ended: Option<Result<(), String>>,
+}
+
+/// What the workers of one generation have in common.
+struct Generation {
+    config: Rc<Config>,
+    access_log: Option<OwnedFd>,
+    user: Option<User>,
+    tls: Option<Endpoint>,
+}
+
+/// A worker's process.
+struct Process {
+    pid: Pid,
+    /// `None` once the worker has closed its end.
+    channel: Option<OwnedFd>,
+    counters: Counters,
+    core: Option<u32>,
+    /// Why it said that it cannot serve.
+    reason: Option<String>,
+}
+
+impl Supervisor {
+    fn new(
+        load: Box<dyn Fn() -> Result<Config, String>>,
+        worker: fn(Start) -> ExitCode,
+    ) -> Result<Self, String> {
+        // First, while the numbers of inherited descriptors can mean nothing else.
+        let activated = activation::adopt();
+        let inheritance = succession::inherit();
+        let signals = Signals::block().map_err(|error| error.to_string())?;
+        if let Err(error) = process::raise_descriptor_limit() {
+            tracing::warn!("{error}");
+        }
+        let now = Instant::now();
+        let notify = Notify::from_environment();
+        let mut supervisor = Self {
+            load,
+            worker,
+            program: std::env::current_exe().ok(),
+            machine: Machine::default(),
+            signals,
+            listeners: Listeners::default(),
+            generations: BTreeMap::new(),
+            processes: BTreeMap::new(),
+            control: None,
+            alive_at: notify.watchdog_every().map(|every| now + every),
+            notify,
+            secure: Secure::default(),
+            reload_wanted: false,
+            last_reload: None,
+            gone: Sums::default(),
+            cores: process::cores(),
+            began: now,
+            ended: None,
+        };
+        let adopted = supervisor.take_over(inheritance, now)?;
+        supervisor.listeners = Listeners::new(activated.into_iter().chain(adopted).collect());
+        Ok(supervisor)
+    }
+
+    fn serve(&mut self, config: Config) -> Result<(), String> {
+        self.open_control(&config);
+        if let Err(reason) = self.begin(config) {
+            match self.machine.current() {
+                Some(_) => self.reload_failed(reason),
+                None => return Err(reason),
+            }
+        }
+        loop {
+            if let Some(ended) = self.ended.take() {
+                return ended;
+            }
+            self.turn().map_err(|error| error.to_string())?;
+        }
+    }
+
+    /// Waits for something to happen, and does what is to be done about it.
+    fn turn(&mut self) -> Result<(), Error> {
+        let control = self.control.as_ref().and_then(Control::deadline);
+        let deadlines = [self.machine.deadline(), self.alive_at, self.secure.deadline(), control];
+        let limit = deadlines.into_iter().flatten().min();
+        let limit = limit.map(|until| until.saturating_duration_since(Instant::now()));
+        let mut fds = vec![(self.signals.as_fd(), For::Reading)];
+        let mut speakers = Vec::new();
+        for (id, process) in &self.processes {
+            if let Some(channel) = &process.channel {
+                fds.push((channel.as_fd(), For::Reading));
+                speakers.push(*id);
+            }
+        }
+        fds.extend(self.control.iter().flat_map(Control::fds));
+        let happened = wait::wait(&fds, limit)?;
+        for (id, _) in speakers.iter().zip(&happened[1..]).filter(|(_, happened)| **happened) {
+            self.listen_to(*id);
+        }
+        while let Some(signal) = self.signals.take() {
+            self.obey(signal);
+        }
+        self.handle(Event::Tick);
+        self.sign_of_life();
+        self.watch_certificates();
+        if self.reload_wanted && self.machine.may_begin() {
+            self.reload_wanted = false;
+            self.reload();
+        }
+        // Last, so that an answer tells what this turn has done.
+        if let Some(mut control) = self.control.take() {
+            control.turn(Instant::now(), || self.status());
+            self.control = Some(control);
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, signal: Signal) {
+        match signal {
+            Signal::Child => self.reap(),
+            Signal::Stop => {
+                tracing::info!("{}", if self.machine.is_stopping() { "stopping now" } else { "draining" });
+                self.notify.stopping();
+                self.handle(Event::Stop);
+            }
+            Signal::Reload => self.reload_wanted = true,
+            Signal::Reopen => self.reopen_access_logs(),
+            Signal::Replace => self.replace(),
+        }
+    }
+
+    fn sign_of_life(&mut self) {
+        let now = Instant::now();
+        if self.alive_at.is_some_and(|at| at <= now) {
+            self.notify.alive();
+            self.alive_at = self.notify.watchdog_every().map(|every| now + every);
+        }
+    }
+
+    /// Takes the notes of a worker.
+    fn listen_to(&mut self, id: WorkerId) {
+        let mut note = [0; NOTE_BYTES_MAX];
+        while let Some(process) = self.processes.get_mut(&id)
+            && let Some(channel) = &process.channel
+        {
+            match pass::receive(channel, &mut note) {
+                Ok((0, _)) => process.channel = None,
+                Ok((length, _)) => match Report::from_note(&note[..length]) {
+                    Some(Report::Ready) => self.handle(Event::Ready(id)),
+                    Some(Report::Failed(reason)) => process.reason = Some(reason),
+                    None => tracing::warn!("worker {} sent a note that is none", id.index),
+                },
+                Err(errno) if errno == Errno::AGAIN => return,
+                Err(_) => process.channel = None,
+            }
+        }
+    }
+
+    fn reap(&mut self) {
+        let ids: Vec<WorkerId> = self.processes.keys().copied().collect();
+        for id in ids {
+            let Some(process) = self.processes.get(&id) else { continue };
+            let Ok(Some(ended)) = process::reap(process.pid) else { continue };
+            // Its last words may still be on the way.
+            self.listen_to(id);
+            let Some(process) = self.processes.remove(&id) else { continue };
+            self.gone.add(&process.counters, true);
+            self.handle(Event::Died { worker: id, ended: Some(ended), reason: process.reason });
+        }
+        if process::own_pid().is_init() {
+            process::reap_orphans();
+        }
+    }
+
+    /// Has the machine decide, and does what it says; what follows from that, likewise.
+    fn handle(&mut self, event: Event) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let mut actions = Vec::new();
+            self.machine.handle(event, Instant::now(), &mut actions);
+            for action in actions {
+                if let Err(event) = self.perform(action) {
+                    events.push_back(event);
+                }
+            }
+        }
+    }
+
+    /// Does one thing; `Err` is what came of it where it could not be done.
+    fn perform(&mut self, action: Action) -> Result<(), Event> {
+        match action {
+            Action::Fork(worker) => self.fork(worker).map_err(|reason| Event::Died {
+                worker,
+                ended: None,
+                reason: Some(reason),
+            })?,
+            Action::Drain(worker) => self.tell(worker, Order::Drain),
+            Action::Stop(worker) => self.tell(worker, Order::Stop),
+            Action::Kill(worker) => {
+                if let Some(process) = self.processes.get(&worker) {
+                    process::kill(process.pid);
+                }
+            }
+            Action::Mourn { worker, how, times, again_in } => {
+                let WorkerId { generation, index } = worker;
+                let again = match again_in {
+                    None => "not forked again: its generation is leaving".to_owned(),
+                    Some(delay) if delay.is_zero() => format!("death {times}, forked again at once"),
+                    Some(delay) => format!("death {times}, to be forked again in {delay:?}"),
+                };
+                tracing::warn!("worker {index} of generation {generation} ended: {how}; {again}");
+            }
+            Action::Promoted(id) => self.promoted(id),
+            Action::Discarded { generation, reason } => self.discarded(generation, reason),
+            Action::Gone(id) => {
+                self.generations.remove(&id);
+            }
+            Action::Exit(ended) => self.ended = Some(ended),
+        }
+        Ok(())
+    }
+
+    fn fork(&mut self, id: WorkerId) -> Result<(), String> {
+        let Some(generation) = self.generations.get(&id.generation) else {
+            return Err("the program it was part of has been replaced".to_owned());
+        };
+        let config = &generation.config;
+        let core = match self.cores.as_slice() {
+            cores if config.server.pin && !cores.is_empty() => Some(cores[id.index as usize % cores.len()]),
+            _ => None,
+        };
+        let listeners = &self.listeners;
+        let Launched { pid, channel, counters } = launch::launch(self.worker, |channel, counters| {
+            let access_log = generation.access_log.as_ref().map(OwnedFd::try_clone).transpose();
+            Ok(Start {
+                index: id.index,
+                workers: config.server.workers,
+                generation: id.generation,
+                core,
+                config: Rc::clone(config),
+                listeners: listeners.of_worker(config, id.index)?,
+                channel,
+                counters,
+                access_log: access_log
+                    .map_err(|error| Error::from_io("hand on", "the access log", &error))?,
+                user: generation.user.clone(),
+                tls: generation.tls.clone(),
+            })
+        })
+        .map_err(|error| error.to_string())?;
+        self.processes.insert(id, Process { pid, channel: Some(channel), counters, core, reason: None });
+        Ok(())
+    }
+
+    fn tell(&self, id: WorkerId, order: Order) {
+        let Some(process) = self.processes.get(&id) else { return };
+        let Some(channel) = &process.channel else { return };
+        let log = self.generations.get(&id.generation).and_then(|generation| generation.access_log.as_ref());
+        let descriptor = if order == Order::Log { log.map(OwnedFd::as_fd) } else { None };
+        if order == Order::Log && descriptor.is_none() {
+            return;
+        }
+        match pass::send(channel, order.note(), descriptor) {
+            // A worker that is just dying is mourned soon.
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
+            Err(errno) => tracing::warn!("telling worker {} to {order:?}: {errno}", id.index),
+        }
+    }
+
+    /// Makes a generation from a configuration.
+    fn begin(&mut self, config: Config) -> Result<(), String> {
+        let generation = Generation {
+            access_log: open_access_log(&config)?,
+            user: find_user(&config)?,
+            tls: self.secure.endpoint(&config, SystemTime::now())?,
+            config: Rc::new(config),
+        };
+        self.listeners.open(&generation.config).map_err(|error| error.to_string())?;
+        let event =
+            Event::Begin { workers: generation.config.server.workers, drain: generation.config.server.drain };
+        self.generations.insert(self.machine.next(), generation);
+        self.handle(event);
+        Ok(())
+    }
+
+    fn reload(&mut self) {
+        tracing::info!("reloading");
+        self.notify.reloading(wait::monotonic());
+        if let Err(reason) = (self.load)().and_then(|config| self.begin(config)) {
+            self.reload_failed(reason);
+        }
+    }
+
+    /// Takes in certificates that changed without anybody saying so: a generation with the same
+    /// configuration and what the files hold now.
+    fn watch_certificates(&mut self) {
+        let now = Instant::now();
+        if !self.secure.is_due(now) {
+            return;
+        }
+        let Some(current) = self.machine.current().map(|current| current.id) else { return };
+        let Some(generation) = self.generations.get(&current) else { return };
+        let (config, Some(endpoint)) = (Rc::clone(&generation.config), &generation.tls) else { return };
+        if !self.secure.look(&config, endpoint, now) || !self.machine.may_begin() {
+            return;
+        }
+        match self.begin(Config::clone(&config)) {
+            Ok(()) => tracing::info!("certificate files have changed: taking them in"),
+            Err(reason) if self.secure.refuse(&reason) => {
+                tracing::error!("certificate files have changed, those before go on being used: {reason}");
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn promoted(&mut self, id: u64) {
+        let Some(generation) = self.generations.get(&id) else { return };
+        let config = Rc::clone(&generation.config);
+        self.listeners.settle(&config);
+        if self.control.as_ref().map(Control::path) != config.server.control.as_deref() {
+            self.open_control(&config);
+        }
+        log::start(level(config.log.level));
+        if id > 1 {
+            self.last_reload = Some(Reload { succeeded: true, at: now_in_seconds(), reason: None });
+        }
+        let line = self.serving_line(&config);
+        tracing::info!("{line}");
+        self.notify.ready(&line);
+    }
+
+    fn discarded(&mut self, id: u64, reason: String) {
+        match self.machine.current() {
+            Some(_) => {
+                self.listeners.revert(self.current_config().as_deref());
+                self.reload_failed(reason);
+            }
+            // The reason is told when the last worker is gone.
+            None => tracing::debug!("generation {id} cannot serve: {reason}"),
+        }
+    }
+
+    fn reload_failed(&mut self, reason: String) {
+        tracing::error!("reload failed, the generation before goes on: {reason}");
+        self.notify.ready(&format!("reload failed, the generation before goes on: {reason}"));
+        self.last_reload = Some(Reload { succeeded: false, at: now_in_seconds(), reason: Some(reason) });
+    }
+
+    fn current_config(&self) -> Option<Rc<Config>> {
+        let current = self.machine.current()?;
+        self.generations.get(&current.id).map(|generation| Rc::clone(&generation.config))
+    }
+
+    fn reopen_access_logs(&mut self) {
+        for generation in self.generations.values_mut() {
+            match open_access_log(&generation.config) {
+                Ok(log) => generation.access_log = log,
+                Err(reason) => tracing::error!("the access log stays as it was: {reason}"),
+            }
+        }
+        for id in self.processes.keys() {
+            self.tell(*id, Order::Log);
+        }
+        tracing::info!("reopened the access log");
+    }
+
+    fn open_control(&mut self, config: &Config) {
+        // The old one goes first: the new one may be at the same place by another name.
+        self.control = None;
+        let Some(path) = &config.server.control else { return };
+        match Control::open(path) {
+            Ok(control) => self.control = Some(control),
+            Err(error) => tracing::warn!("`httpd status` will not work: {error}"),
+        }
+    }
+}
+
+fn find_user(config: &Config) -> Result<Option<User>, String> {
+    let Some(name) = config.server.user.as_deref().filter(|_| user::is_root()) else { return Ok(None) };
+    match User::find(name) {
+        Ok(Some(user)) => Ok(Some(user)),
+        Ok(None) => Err(format!("there is no user {name}, whom workers are to become (server.user)")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn open_access_log(config: &Config) -> Result<Option<OwnedFd>, String> {
+    let opened = match &config.log.access {
+        AccessLog::Off => return Ok(None),
+        AccessLog::Stdout => std::io::stdout()
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|error| Error::from_io("duplicate", "standard output", &error)),
+        AccessLog::File(path) => append::open(path),
+    };
+    opened.map(Some).map_err(|error| error.to_string())
+}
+
+fn level(level: Level) -> tracing::Level {
+    match level {
+        Level::Error => tracing::Level::ERROR,
+        Level::Warn => tracing::Level::WARN,
+        Level::Info => tracing::Level::INFO,
+        Level::Debug => tracing::Level::DEBUG,
+        Level::Trace => tracing::Level::TRACE,
+    }
+}
+
+fn now_in_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}

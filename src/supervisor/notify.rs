@@ -30,7 +30,7 @@ impl Notify {
         self.watchdog.filter(|_| self.manager.is_some()).map(|limit| limit / 2)
     }
 
-    /// All workers serve.
+    /// All workers serve; `status` is for `systemctl status`.
     pub fn ready(&self, status: &str) {
         self.send(&format!("READY=1\n{}\n", Status(status)));
     }
@@ -39,11 +39,6 @@ impl Notify {
     /// that of CLOCK_MONOTONIC, which `Type=notify-reload` wants to know.
     pub fn reloading(&self, monotonic: Duration) {
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={}\n", monotonic.as_micros()));
-    }
-
-    /// A line for `systemctl status`.
-    pub fn status(&self, status: &str) {
-        self.send(&format!("{}\n", Status(status)));
     }
 
     /// The workers drain.

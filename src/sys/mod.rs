@@ -1,6 +1,7 @@
 //! Safe wrappers of what the operating system offers, one concern a file. One of the two rooms
 //! (with `ring`) that may hold unsafe code.
 
+pub mod append;
 pub mod bytes;
 pub mod fds;
 pub mod file;
@@ -31,5 +32,10 @@ impl Error {
     /// Puts a reason into its context.
     pub fn new(verb: &'static str, object: impl Into<String>, errno: Errno) -> Self {
         Self { verb, object: object.into(), errno }
+    }
+
+    /// The same for what the standard library says.
+    pub fn from_io(verb: &'static str, object: impl Into<String>, error: &std::io::Error) -> Self {
+        Self::new(verb, object, Errno::from_io_error(error).unwrap_or(Errno::IO))
     }
 }

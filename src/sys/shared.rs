@@ -49,6 +49,11 @@ impl Page {
         let cells = NonNull::new(address.cast()).ok_or(refused(super::Errno::NOMEM))?;
         Ok(Self(Arc::new(Mapping(cells))))
     }
+
+    /// Keeps it mapped until the process ends.
+    pub fn forever(self) -> &'static [AtomicU64; CELLS] {
+        Box::leak(Box::new(self))
+    }
 }
 
 impl Deref for Page {

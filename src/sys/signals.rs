@@ -43,6 +43,9 @@ impl Signals {
     pub fn block() -> Result<Self, Error> {
         let set = set_of(MEANINGS.iter().map(|(number, _)| *number));
         mask(libc::SIG_BLOCK, &set)?;
+        // Whoever started us may have had it ignored, which makes children vanish unseen.
+        // SAFETY: the effect is a constant of libc, so no handler of ours runs.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
         // SAFETY: the set is initialised; -1 asks for a new descriptor.
         let fd = unsafe { libc::signalfd(-1, &set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) };
         if fd < 0 {

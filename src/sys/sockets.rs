@@ -206,13 +206,14 @@ pub fn prepare_adopted(socket: &OwnedFd, place: &Place) -> Result<(), Errno> {
     }
 }
 
-/// Lets a descriptor stay open when the program is replaced, and says its number.
+/// Lets a descriptor stay open when the program is replaced, or not (the default), and says its number.
 ///
 /// # Errors
 /// Those of fcntl(2).
-pub fn keep_across_exec(socket: &OwnedFd) -> Result<RawFd, Errno> {
-    rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty())?;
-    Ok(socket.as_raw_fd())
+pub fn keep_across_exec(fd: &OwnedFd, keep: bool) -> Result<RawFd, Errno> {
+    use rustix::io::FdFlags;
+    rustix::io::fcntl_setfd(fd, if keep { FdFlags::empty() } else { FdFlags::CLOEXEC })?;
+    Ok(fd.as_raw_fd())
 }
 
 #[cfg(test)]

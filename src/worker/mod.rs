@@ -21,6 +21,7 @@ mod timers;
 mod tokens;
 mod transfers;
 
+pub use accept::Listener;
 pub use run::run;
 pub use start::Start;
 
@@ -61,6 +62,8 @@ pub struct Worker<R: Ring> {
     actions: Vec<Action>,
     /// Connections whose receive found no buffer.
     starved: Vec<Key>,
+    /// Passwords being verified.
+    verifying: u32,
 }
 
 /// What a worker is made of.
@@ -155,6 +158,7 @@ impl<R: Ring> Worker<R> {
             completions: Vec::new(),
             actions: Vec::new(),
             starved: Vec::new(),
+            verifying: 0,
         };
         worker.listen();
         worker.watch_channel();

@@ -8,6 +8,10 @@ use crate::conn::{Action, Event};
 use crate::observe::names::Counter;
 use crate::ring::{Done, Job, Op, Payload, Ring};
 
+/// Passwords that may wait for the helper thread. Each takes some tens of milliseconds, so that the
+/// last one waits for seconds; guessing must not make it longer.
+const VERIFYING_MAX: u32 = 64;
+
 impl<R: Ring> Worker<R> {
     /// Carries out the actions left by the last event, and those their results lead to.
     pub(super) fn perform(&mut self, key: Key) {
@@ -49,7 +53,9 @@ impl<R: Ring> Worker<R> {
             Action::Lookup(question) => {
                 return self.look_up(question, key).map(|(question, entry)| Event::Found(question, entry));
             }
+            Action::Verify(_) if self.verifying >= VERIFYING_MAX => return Some(Event::Overloaded),
             Action::Verify(credential) => {
+                self.verifying += 1;
                 let job = Job::VerifyPassword {
                     password: credential.password.clone(),
                     hash: credential.hash.clone(),
@@ -58,7 +64,11 @@ impl<R: Ring> Worker<R> {
                 self.ring.push(Kind::Verify.token(key), Op::Delegate(job));
             }
             Action::InstallTls(info) => {
-                return Some(Event::KernelTls(self.ring.install_tls(socket, &info)));
+                let result = self.ring.install_tls(socket, &info);
+                if let Err(errno) = result {
+                    tracing::debug!(%errno, "the kernel does not take over TLS");
+                }
+                return Some(Event::KernelTls(result));
             }
             Action::SendRecord { content_type, payload } => {
                 return Some(Event::RecordSent(self.ring.send_record(socket, content_type, &payload)));
@@ -77,6 +87,7 @@ impl<R: Ring> Worker<R> {
     }
 
     pub(super) fn verified(&mut self, key: Key, payload: Payload) {
+        self.verifying -= 1;
         let Payload::Done(Done::Verified(right)) = payload else { return };
         let Some(credential) = self.slots.get(key).and_then(|live| live.verifying.take()) else { return };
         self.shared.files.verified(credential.key, right, self.shared.clock);

@@ -158,14 +158,17 @@ fn a_reader_that_stops_is_given_up() {
 }
 
 #[test]
-fn limits_on_connections_and_requests_hold() {
-    let server = Site::new()
-        .with("[server]\nworkers = 1\n[limits]\nrequests_per_connection = 2\nconnections_per_address = 3\n")
-        .start();
+fn requests_per_connection_are_limited() {
+    let server = Site::new().with("[limits]\nrequests_per_connection = 2\n").start();
     let mut client = server.connect();
     assert_eq!(client.get("/").field("connection"), None);
     assert_eq!(client.get("/").field("connection"), Some("close"));
     assert!(client.rest().is_empty());
+}
+
+#[test]
+fn connections_per_address_are_limited() {
+    let server = Site::new().with("[server]\nworkers = 1\n[limits]\nconnections_per_address = 3\n").start();
     let mut held: Vec<_> = (0..3).map(|_| server.connect()).collect();
     held.iter_mut().for_each(|client| assert_eq!(client.get("/").status, 200));
     assert!(server.connect().rest().is_empty(), "a fourth connection is refused");

@@ -24,7 +24,7 @@ download() {
     echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg arch=amd64] http://deb.debian.org/debian $1 main" \
         >"$apt/sources.list"
     options="-o Dir::Etc::sourcelist=$apt/sources.list -o Dir::Etc::sourceparts=- -o Dir::State::lists=$apt/lists
-        -o Dir::Cache::archives=$apt/archives -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache="
+        -o Dir::Cache::archives=$apt/archives -o APT::Sandbox::User=root -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache="
     apt-get $options -qq update
     name=$2
     case $name in
@@ -38,7 +38,7 @@ collect() {
     rm -rf "$room/modules" "$room/load"
     mkdir -p "$room/modules"
     : >"$room/load"
-    for name in gf128mul ghash-generic ctr gcm crypto_simd cryptd aesni-intel tls; do
+    for name in crypto_null gf128mul ghash-generic ctr gcm cryptd crypto_simd aesni-intel tls; do
         file=$(find "$1" -name "$name.ko*" | head -n 1)
         case $file in
         '') continue ;;
@@ -66,7 +66,7 @@ if [ -z "${EMULATION_TESTS:-}" ]; then
         sed -n 's/.*"executable":"\([^"]*tls_emulated[^"]*\)".*/\1/p' | tail -n 1)
     [ -x "$program" ] || { echo "the tests do not compile" >&2; exit 1; }
     EMULATION_PROGRAMS="$program $(command -v openssl)"
-    echo "$program --ignored --test-threads=1" >"$room/tests"
+    echo "$program --test-threads=1" >"$room/tests"
 else
     cp "$EMULATION_TESTS" "$room/tests"
 fi
@@ -97,9 +97,16 @@ qemu)
     cp -r "$room/modules" "$room/load" "$room/tests" "$root/"
     cp "$here/init.sh" "$root/init"
     (cd "$root" && find . | cpio --quiet -o -H newc | gzip -1) >"$room/initramfs"
-    timeout 300 qemu-system-x86_64 -accel tcg -cpu max -m 1024 -nographic -no-reboot -nic none \
-        -device virtio-rng-pci -kernel "$tree"/boot/vmlinuz-* -initrd "$room/initramfs" \
-        -append "console=ttyS0 quiet panic=-1 EMULATION_DIR=/" </dev/null >"$log" 2>&1 || true
+    # QEMU's processor makes a kernel crash or hang now and then, of version 7.2 one in five. What has not said how
+    # it ended is started again; a test that fails is not.
+    for attempt in 1 2 3; do
+        timeout 150 qemu-system-x86_64 -accel tcg -cpu max -m 1024 -nographic -no-reboot -nic none \
+            -device virtio-rng-pci -kernel "$tree"/boot/vmlinuz-* -initrd "$room/initramfs" \
+            -append "console=ttyS0 quiet panic=-1 EMULATION_DIR=/" </dev/null >"$log" 2>&1 || true
+        grep -q '^emulation: status' "$log" && break
+        echo "emulation: attempt $attempt ended without a result" >&2
+        tail -n 3 "$log" >&2
+    done
     ;;
 *)
     echo "uml or qemu" >&2

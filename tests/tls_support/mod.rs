@@ -58,8 +58,12 @@ impl Fixture {
     pub fn client(&self) -> ClientBuilder {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.clone()).unwrap();
-        ClientBuilder { roots, suites: None, versions: rustls::ALL_VERSIONS.to_vec(), alpn: true }
+        client_trusting(roots)
     }
+}
+
+pub fn client_trusting(roots: RootCertStore) -> ClientBuilder {
+    ClientBuilder { roots, suites: None, versions: rustls::ALL_VERSIONS.to_vec(), alpn: true }
 }
 
 /// Memory as the supervisor would share it.

@@ -114,7 +114,7 @@ fn a_first_generation_that_cannot_serve_gives_up() {
     });
     assert_eq!(
         actions,
-        [Action::Discarded { generation: 1, reason: "no io_uring".into() }, Action::Drain(id(1, 0))]
+        [Action::Discarded { generation: 1, reason: "no io_uring".into() }, Action::Stop(id(1, 0))]
     );
     assert_eq!(
         play.died(id(1, 0), Ended::Exited(0)),
@@ -233,7 +233,7 @@ fn stop_drains_all_and_ends_well() {
     play.died(id(1, 1), ABORT);
     play.died(id(1, 1), ABORT);
     play.begin(1);
-    assert_eq!(play.handle(Event::Stop), [Action::Drain(id(1, 0)), Action::Drain(id(2, 0))]);
+    assert_eq!(play.handle(Event::Stop), [Action::Stop(id(1, 0)), Action::Stop(id(2, 0))]);
     assert!(!play.machine.may_begin());
     assert_eq!(play.handle(Event::Ready(id(2, 0))), []);
     assert_eq!(play.died(id(2, 0), Ended::Exited(0)), [Action::Gone(2)]);
@@ -245,7 +245,7 @@ fn a_second_stop_kills() {
     let mut play = Play::serving(1);
     play.begin(1);
     play.all_ready(2, 1);
-    assert_eq!(play.handle(Event::Stop), [Action::Drain(id(2, 0))]);
+    assert_eq!(play.handle(Event::Stop), [Action::Stop(id(1, 0)), Action::Stop(id(2, 0))]);
     assert_eq!(play.handle(Event::Stop), [Action::Kill(id(1, 0)), Action::Kill(id(2, 0))]);
     assert_eq!(play.handle(Event::Stop), []);
     play.died(id(1, 0), KILL);
@@ -274,4 +274,29 @@ fn news_of_the_unknown_change_nothing() {
         assert_eq!(play.died(worker, KILL), []);
     }
     assert_eq!(play.roles(), [(1, Role::Current)]);
+}
+
+#[test]
+fn a_successor_takes_over_and_numbers_on() {
+    let mut play = Play::new();
+    let inherited = [(id(4, 1), Role::Leaving), (id(5, 0), Role::Current), (id(5, 1), Role::Current)];
+    play.machine.inherit(&inherited, DRAIN, play.now);
+    assert_eq!(play.roles(), [(4, Role::Leaving), (5, Role::Current)]);
+    assert_eq!(play.machine.next(), 6);
+    play.begin(1);
+    assert_eq!(
+        play.handle(Event::Ready(id(6, 0))),
+        [Action::Drain(id(5, 0)), Action::Drain(id(5, 1)), Action::Promoted(6)]
+    );
+    assert_eq!(play.died(id(4, 1), Ended::Exited(0)), [Action::Gone(4)]);
+}
+
+#[test]
+fn a_successor_that_cannot_serve_leaves_its_predecessors_workers_at_work() {
+    let mut play = Play::new();
+    play.machine.inherit(&[(id(1, 0), Role::Current)], DRAIN, play.now);
+    play.begin(1);
+    assert!(play.died(id(2, 0), ABORT).iter().any(|action| matches!(action, Action::Discarded { .. })));
+    assert_eq!(play.roles(), [(1, Role::Current)]);
+    assert!(!play.machine.is_stopping());
 }

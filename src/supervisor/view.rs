@@ -1,0 +1,124 @@
+//! What the supervisor shows of itself: its status, and the command that asks for it.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use super::machine::{Role, WorkerId};
+use super::{Supervisor, control};
+use crate::config::Config;
+use crate::observe::names::Counter;
+use crate::observe::status::{Status, Table, Worker};
+use crate::tls::Endpoint;
+
+/// How far apart the two looks are from which rates are told.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+
+/// Asks the running server how it is, and prints that: for people, or as JSON.
+pub fn status(config: &Config, json: bool) -> ExitCode {
+    let Some(path) = &config.server.control else {
+        eprintln!("the configuration names no control socket: set `control` in [server]");
+        return ExitCode::FAILURE;
+    };
+    let text = match control::ask(path) {
+        Ok(text) => text,
+        Err(error) => {
+            eprintln!("nobody answers at {}: {error}", path.display());
+            return ExitCode::FAILURE;
+        }
+    };
+    if json {
+        print!("{text}");
+        return ExitCode::SUCCESS;
+    }
+    let asked = Instant::now();
+    std::thread::sleep(BETWEEN_LOOKS);
+    let again = control::ask(path).unwrap_or_default();
+    let parsed = |text: &str| serde_json::from_str::<Status>(text);
+    match (parsed(&text), parsed(&again)) {
+        (Ok(before), Ok(status)) if before.pid == status.pid => {
+            print!("{}", Table { status: &status, before: Some((&before, asked.elapsed())) });
+        }
+        (Ok(status), _) => print!("{}", Table { status: &status, before: None }),
+        (Err(error), _) => {
+            eprintln!("{} answered what is no status: {error}", path.display());
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+impl Supervisor {
+    pub(super) fn status(&self) -> Status {
+        let mut sums = self.gone.clone();
+        for process in self.processes.values() {
+            sums.add(&process.counters, false);
+        }
+        let current = self.machine.current();
+        let config = self.current_config();
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime: self.began.elapsed().as_secs(),
+            state: self.state().to_owned(),
+            generation: current.map(|generation| generation.id).unwrap_or_default(),
+            last_reload: self.last_reload.clone(),
+            listeners: config.map(|config| self.listeners.status(&config)).unwrap_or_default(),
+            workers: self.workers(),
+            restarts: self.machine.restarts(),
+            counters: sums.by_name(),
+            ring_features: sums.ring_features(),
+            more: self.secure.status(self.endpoint()).into_iter().collect(),
+        }
+    }
+
+    fn endpoint(&self) -> Option<&Endpoint> {
+        let current = self.machine.current()?;
+        self.generations.get(&current.id)?.tls.as_ref()
+    }
+
+    pub(super) fn serving_line(&self, config: &Config) -> String {
+        let listeners = self.listeners.status(config);
+        let urls: Vec<&str> = listeners.iter().map(|listener| listener.url.as_str()).collect();
+        let workers = config.server.workers;
+        format!(
+            "httpd {} serving {} with {workers} worker{} (pid {})",
+            env!("CARGO_PKG_VERSION"),
+            urls.join(", "),
+            if workers == 1 { "" } else { "s" },
+            std::process::id()
+        )
+    }
+
+    fn state(&self) -> &'static str {
+        let is_coming = self.machine.generations().iter().any(|generation| generation.role == Role::Coming);
+        match (self.machine.is_stopping(), self.machine.current().is_some(), is_coming) {
+            (true, ..) => "stopping",
+            (_, false, _) => "starting",
+            (_, true, true) => "reloading",
+            (_, true, false) => "serving",
+        }
+    }
+
+    fn workers(&self) -> Vec<Worker> {
+        let mut workers = Vec::new();
+        for generation in self.machine.generations() {
+            for (index, worker) in (0..).zip(&generation.workers) {
+                let process = self.processes.get(&WorkerId { generation: generation.id, index });
+                let count =
+                    |counter| process.map(|process| process.counters.get(counter)).unwrap_or_default();
+                workers.push(Worker {
+                    generation: generation.id,
+                    index,
+                    pid: process.map(|process| process.pid.as_raw_nonzero().get().unsigned_abs()),
+                    state: worker.state.name().to_owned(),
+                    uptime: process.map(|_| worker.born.elapsed().as_secs()).unwrap_or_default(),
+                    restarts: worker.restarts,
+                    core: process.and_then(|process| process.core),
+                    connections: count(Counter::Active),
+                    requests: count(Counter::Requests),
+                });
+            }
+        }
+        workers
+    }
+}

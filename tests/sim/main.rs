@@ -1,0 +1,17 @@
+//! The real worker in a world made of memory: virtual time, clients that check every byte, and
+//! mishaps from a seed. A failure prints the seed that brings it back.
+
+mod checks;
+mod clients;
+mod fake_ring;
+mod faults;
+mod net;
+mod ops;
+mod reader;
+mod requests;
+mod run;
+mod scenarios;
+mod site;
+mod swarm;
+mod tree;
+mod world;

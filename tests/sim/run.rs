@@ -1,0 +1,140 @@
+//! One run of a worker against a world, from birth to its end.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+use httpd::config::Config;
+use httpd::observe::names::{Counter, Counters};
+use httpd::worker::start::Order;
+use httpd::worker::{Life, Listener, Setup, Worker};
+
+use crate::checks;
+use crate::clients::Client;
+use crate::fake_ring::FakeRing;
+use crate::faults::{Odds, Rng};
+use crate::site;
+use crate::world::{CHANNEL, LISTENER, LOG, World};
+
+/// What a run came to.
+pub struct Report {
+    pub world: Rc<RefCell<World>>,
+    pub counters: Counters,
+    pub failure: Option<String>,
+}
+
+impl Report {
+    /// Lines of the trace, and their hash.
+    pub fn digest(&self) -> Option<(u64, u64)> {
+        self.world.try_borrow().ok().map(|world| world.trace.digest())
+    }
+
+    /// The last lines of the trace.
+    pub fn tail(&self) -> String {
+        self.world.try_borrow().map_or("(the panic hides the trace)".into(), |world| world.trace.tail())
+    }
+}
+
+/// How a run goes.
+pub struct Plan {
+    pub config: Config,
+    pub world: World,
+    pub descriptors: usize,
+    pub steps_max: u64,
+}
+
+/// A run by chance.
+pub fn drawn(seed: u64, steps_max: u64) -> Plan {
+    let mut rng = Rng::new(seed);
+    let odds = if seed.is_multiple_of(16) { Odds::none() } else { Odds::drawn(&mut rng) };
+    let config = site::config(&mut rng);
+    let tree = site::tree(&mut rng, &odds);
+    let mut world = World::new(rng.fork(), odds.clone(), tree);
+    for _ in 0..rng.within(1, 12) {
+        let after = rng.micros(0, 3_000_000);
+        let client = Client::drawn(&mut rng, &odds);
+        world.add_client(after, client);
+    }
+    if rng.chance(200) {
+        let after = rng.micros(0, 4_000_000);
+        world.order(after, *rng.pick(&[Order::Drain, Order::Stop]));
+    }
+    Plan { config, world, descriptors: *rng.pick(&[0, 2, 100]), steps_max }
+}
+
+/// Has the worker live its life. Panics are caught and reported like all else.
+pub fn run(plan: Plan) -> Report {
+    let world = Rc::new(RefCell::new(plan.world));
+    let counters = Counters::new().expect("a page of memory");
+    let lived = catch_unwind(AssertUnwindSafe(|| {
+        live(&world, &plan.config, &counters, plan.descriptors, plan.steps_max)
+    }));
+    let failure = match lived {
+        Ok(result) => result.err(),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            Some(
+                text.or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string()))
+                    .unwrap_or_default(),
+            )
+        }
+    };
+    Report { world, counters, failure }
+}
+
+fn live(
+    world: &Rc<RefCell<World>>,
+    config: &Config,
+    counters: &Counters,
+    descriptors: usize,
+    steps_max: u64,
+) -> Result<(), String> {
+    let setup = Setup {
+        config,
+        listeners: vec![Listener { fd: LISTENER, tls: false, proxy_protocol: false, trusted: Vec::new() }],
+        channel: CHANNEL,
+        tls: None,
+        access_log: Some(LOG),
+        counters: counters.clone(),
+        descriptors,
+        secret: [7; 32],
+    };
+    let mut worker = Worker::new(FakeRing::new(Rc::clone(world)), setup);
+    let mut steps = 0;
+    loop {
+        let life = worker.step().map_err(|error| error.to_string())?;
+        checks::after_step(&mut worker)?;
+        if life == Life::Over {
+            break;
+        }
+        steps += 1;
+        let mut world = world.borrow_mut();
+        if steps > steps_max {
+            return Err(format!("not over after {steps_max} steps"));
+        }
+        if let Some(at) = world.stopped_at
+            && world.now > at + checks::STOPS_WITHIN
+        {
+            return Err(format!("told to stop at {at:?}, and not over at {:?}", world.now));
+        }
+        let over = checks::all_over(&world) || (world.stopped_at.is_none() && world.stalled);
+        if over && world.stopped_at.is_none() {
+            if !checks::all_over(&world) {
+                return Err("nothing will ever happen any more, but clients wait".into());
+            }
+            world.order(std::time::Duration::ZERO, Order::Stop);
+        }
+        world.stalled = false;
+    }
+    drop(worker);
+    let mut world = world.borrow_mut();
+    checks::at_end(&mut world, descriptors)?;
+    // Connections that the end of the drain time cuts are not noted.
+    let drained = world.stopped_at.is_some_and(|at| world.now >= at + site::DRAIN);
+    let lines = world.log.iter().filter(|&&byte| byte == b'\n').count() as u64;
+    let (requests, lost) = (counters.get(Counter::Requests), counters.get(Counter::LogLinesLost));
+    if lines + lost != requests && !drained {
+        return Err(format!("{requests} requests, but {lines} lines in the log and {lost} lost"));
+    }
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! The site that is served: its configuration, its files, and how they change while it is served.
+
+use std::time::Duration;
+
+use httpd::config::{
+    AccessLog, Address, Auth, Cache, Config, KernelTls, Level, Limits, Listen, Log, LogFormat, Redirect,
+    Rule, Server, Site, Timeouts, Tls,
+};
+use httpd::sys::file::Symlinks;
+
+use crate::faults::{Odds, Rng};
+use crate::tree::{Tree, Version};
+use crate::world::World;
+
+/// How long what was looked up is served before it is looked at again.
+pub const REVALIDATE: Duration = Duration::from_secs(1);
+pub const FILE_MAX: usize = 4096;
+pub const TIMEOUTS: Timeouts = Timeouts {
+    handshake: Duration::from_secs(10),
+    head: Duration::from_secs(10),
+    body: Duration::from_secs(30),
+    send: Duration::from_secs(30),
+    idle: Duration::from_secs(60),
+};
+pub const DRAIN: Duration = Duration::from_secs(30);
+pub const HEAD_MAX: u32 = 4096;
+pub const BODY_MAX: u64 = 10_000;
+pub const PASSWORD: &str = "sesame";
+/// The least that bcrypt takes.
+const COST: u32 = 4;
+
+pub fn config(rng: &mut Rng) -> Config {
+    Config {
+        server: Server {
+            workers: 1,
+            pin: false,
+            user: None,
+            control: None,
+            max_connections: *rng.pick(&[2, 5, 1000]),
+            drain: DRAIN,
+            name: rng.chance(500).then(|| "httpd".into()),
+        },
+        log: Log {
+            level: Level::Error,
+            access: AccessLog::Stdout,
+            format: *rng.pick(&[LogFormat::Combined, LogFormat::Json]),
+        },
+        timeouts: TIMEOUTS,
+        limits: Limits {
+            head: HEAD_MAX,
+            body: BODY_MAX,
+            requests_per_connection: *rng.pick(&[0, 0, 3]),
+            connections_per_address: 0,
+            lenient_line_ends: false,
+        },
+        tls: Tls { kernel: KernelTls::Auto, tickets: None, ticket_keys: Vec::new() },
+        cache: Cache {
+            memory: *rng.pick(&[0, 8 << 10, 1 << 20]),
+            max_file: FILE_MAX as u64,
+            revalidate: REVALIDATE,
+        },
+        listen: vec![Listen {
+            address: Address::Tcp(([10, 0, 0, 0], 80).into()),
+            tls: false,
+            proxy_protocol: false,
+            trusted: Vec::new(),
+            mode: 0o666,
+        }],
+        sites: vec![site()],
+    }
+}
+
+fn site() -> Site {
+    let rule = |pattern: &str| Rule {
+        pattern: pattern.into(),
+        headers: Vec::new(),
+        redirect: None,
+        auth: None,
+        allow: Vec::new(),
+        deny: Vec::new(),
+    };
+    let hash = bcrypt::hash_with_salt(PASSWORD, COST, [7; 16]).expect("a cost it takes").to_string();
+    let auth = Auth { realm: "staff".into(), users: vec![("ali".into(), hash)] };
+    let redirect = Redirect { to: "https://new.example{path}".into(), status: 308 };
+    Site {
+        hosts: Vec::new(),
+        root: "/srv/current".into(),
+        index: vec!["index.html".into()],
+        symlinks: Symlinks::Beneath,
+        hidden: false,
+        listing: true,
+        fallback: None,
+        clean_urls: false,
+        https_redirect: None,
+        hsts: None,
+        error_pages: vec![(404, "/404.html".into())],
+        certificates: Vec::new(),
+        rules: vec![
+            Rule { auth: Some(auth), ..rule("/private/**") },
+            Rule { redirect: Some(redirect), ..rule("/old/**") },
+        ],
+        line: 1,
+    }
+}
+
+/// Paths whose files change, or come and go.
+const CHANGING: [&str; 5] = ["/a.txt", "/big.bin", "/sub/page.html", "/new.txt", INDEX];
+/// Never removed: in its place would be a listing.
+const INDEX: &str = "/index.html";
+/// All paths that lead to a file by their own name, sometimes at least.
+pub const FILES: [&str; 8] = [
+    "/a.txt",
+    "/big.bin",
+    "/sub/page.html",
+    "/new.txt",
+    "/index.html",
+    "/empty.txt",
+    "/steady.bin",
+    "/small.css",
+];
+
+pub fn tree(rng: &mut Rng, odds: &Odds) -> Tree {
+    let mut tree = Tree::new(odds.granularity);
+    tree.symlink("srv/current", "release");
+    for path in FILES.into_iter().filter(|&path| path != "/new.txt") {
+        let bytes = contents(path, rng);
+        tree.replace(&name_of(path), bytes);
+    }
+    // More than one buffer or piece of it takes too many steps through small sockets.
+    let most = if odds.holds_much() { *rng.pick(&[400_000, 400_000, 3 << 20]) } else { 20_000 };
+    tree.replace(&name_of("/steady.bin"), text(rng, FILE_MAX + 1, most));
+    for path in
+        ["/sub/index.html", "/.hidden", "/list/one.txt", "/list/two.txt", "/private/x.txt", "/404.html"]
+    {
+        let bytes = text(rng, 1, 300);
+        tree.replace(&name_of(path), bytes);
+    }
+    tree.replace("etc/secret", b"not to be seen".to_vec());
+    tree.symlink("srv/release/link.txt", "steady.bin");
+    tree.symlink("srv/release/out.txt", "/etc/secret");
+    tree.symlink("srv/release/up.txt", "../../etc/secret");
+    tree.fifo("srv/release/fifo");
+    tree
+}
+
+/// Where a path of the site is in the tree.
+pub fn name_of(path: &str) -> String {
+    format!("srv/release{path}")
+}
+
+/// What a path may have led to from `from` on.
+pub fn versions(world: &World, path: &str, from: Duration) -> Vec<Version> {
+    let path = match path {
+        "/" => "/index.html",
+        "/sub/" => "/sub/index.html",
+        "/link.txt" => "/steady.bin",
+        path => path,
+    };
+    world.tree.versions(&name_of(path), from)
+}
+
+/// Changes one file.
+pub fn mutate(world: &mut World) {
+    let mut rng = world.rng.fork();
+    let path = *rng.pick(&CHANGING);
+    let name = name_of(path);
+    let in_place = rng.chance(world.odds.in_place);
+    world.note(format_args!("{path} changes{}", if in_place { " in place" } else { "" }));
+    if path != INDEX && rng.chance(150) {
+        return world.tree.remove(&name);
+    }
+    let bytes = contents(path, &mut rng);
+    if in_place { world.tree.rewrite(&name, bytes) } else { world.tree.replace(&name, bytes) }
+}
+
+fn contents(path: &str, rng: &mut Rng) -> Vec<u8> {
+    match path {
+        "/empty.txt" => Vec::new(),
+        "/big.bin" | "/steady.bin" => text(rng, FILE_MAX + 1, 40_000),
+        _ => text(rng, 0, 2 * FILE_MAX),
+    }
+}
+
+fn text(rng: &mut Rng, low: usize, high: usize) -> Vec<u8> {
+    let length = rng.within(low, high);
+    (0..length).map(|_| b' ' + rng.below(90) as u8).collect()
+}
