@@ -334,7 +334,8 @@ impl Client {
             (&request.want, response.status, response.field("etag"), request.is_head)
         {
             let known = Known { etag: etag.into(), body: Rc::new(response.body.clone()) };
-            self.last = Some((path, known));
+            // What takes a password is not asked for again without.
+            self.last = Some((*path, known)).filter(|(path, _)| !path.starts_with("/private"));
         }
         Ok(())
     }
@@ -350,27 +351,18 @@ impl Client {
         if state.broken || drained || timed_out {
             return Ok(());
         }
+        if self.asked.front().is_some_and(|(request, sent_at)| requests::may_be_cut(world, request, *sent_at)) {
+            return Ok(());
+        }
         if self.reader.0.is_within() {
-            let cut = self
-                .asked
-                .front()
-                .is_some_and(|(request, sent_at)| requests::may_be_cut(world, request, *sent_at));
-            return if cut {
-                Ok(())
-            } else {
-                Err(format!("cut in the middle of an answer (reset: {reset})"))
-            };
+            return Err(format!("cut in the middle of an answer (reset: {reset})"));
         }
         let stopping = world.stopped_at.is_some();
         if reset && !self.closing && !stopping {
             return Err("reset without having been told".into());
         }
         if !self.asked.is_empty() && !self.closing && !stopping {
-            let cut = self
-                .asked
-                .front()
-                .is_some_and(|(request, sent_at)| requests::may_be_cut(world, request, *sent_at));
-            return if cut { Ok(()) } else { Err(format!("closed without answering {:?}", self.asked[0].0)) };
+            return Err(format!("closed without answering {:?}", self.asked[0].0));
         }
         let idle = self.answers > 0 || self.asked.is_empty();
         if idle || stopping { Ok(()) } else { Err("closed without reason".into()) }

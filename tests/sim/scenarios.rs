@@ -22,6 +22,7 @@ fn plan(odds: Odds, clients: Vec<Client>) -> Plan {
     config.server.max_connections = 1000;
     config.limits.requests_per_connection = 0;
     config.cache.memory = 1 << 20;
+    config.cache.max_file = site::FILE_MAX as u64;
     let tree = site::tree(&mut rng, &odds);
     let mut world = World::new(rng, odds, tree);
     for (index, client) in clients.into_iter().enumerate() {
@@ -73,6 +74,16 @@ fn pipelined_requests_are_answered_in_order_however_they_are_cut() {
         let report = passes(calm(vec![pipelining]));
         assert_eq!(client(&report, 0).statuses, [200; 4], "in pieces of {write_max}");
     }
+}
+
+#[test]
+fn a_large_body_in_memory_is_sent_whole_by_short_sends() {
+    let odds = Odds { short_send: 1000, reorder: 500, late: 300, ..Odds::none() };
+    let mut plan = plan(odds, vec![Client::honest(vec![get("/page.txt"), get("/page.txt")])]);
+    plan.config.cache.max_file = 1 << 20;
+    plan.world.tree.replace(&name_of("/page.txt"), (0..300_000_u32).map(|n| (n % 251) as u8).collect());
+    let report = passes(plan);
+    assert_eq!(client(&report, 0).statuses, [200; 2]);
 }
 
 #[test]

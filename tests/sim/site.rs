@@ -14,6 +14,7 @@ use crate::world::World;
 
 /// How long what was looked up is served before it is looked at again.
 pub const REVALIDATE: Duration = Duration::from_secs(1);
+/// Larger files stay on disk, in some runs; in others all but the largest are kept in memory.
 pub const FILE_MAX: usize = 4096;
 pub const TIMEOUTS: Timeouts = Timeouts {
     handshake: Duration::from_secs(10),
@@ -55,8 +56,8 @@ pub fn config(rng: &mut Rng) -> Config {
         },
         tls: Tls { kernel: KernelTls::Auto, tickets: None, ticket_keys: Vec::new() },
         cache: Cache {
-            memory: *rng.pick(&[0, 8 << 10, 1 << 20]),
-            max_file: FILE_MAX as u64,
+            memory: *rng.pick(&[0, 8 << 10, 1 << 20, 64 << 20]),
+            max_file: *rng.pick(&[FILE_MAX as u64, 500_000]),
             revalidate: REVALIDATE,
         },
         listen: vec![Listen {
