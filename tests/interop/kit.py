@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -12,7 +13,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 # Debian packages of the tools. Some of them work with a tool that is not asked for by name.
 PACKAGES = {
-    "curl": ["curl"], "openssl": ["openssl"], "gnutls-cli": ["gnutls-bin"], "tstclnt": ["libnss3-tools"],
+    "curl": ["curl"], "openssl": ["openssl"], "gnutls-cli": ["gnutls-bin"], "tstclnt": ["libnss3-tools"], "certutil": ["libnss3-tools"],
     "go": ["golang-go"], "javac": ["default-jdk-headless"], "node": ["nodejs"], "testssl": ["testssl.sh", "bsdextrautils"],
     "nginx": ["nginx-light"],
 }
@@ -101,17 +102,12 @@ def tail(text, length=400):
 
 
 class Talk:
-    """A tool that is spoken with: its stdin stays open, its outputs are read as they come."""
+    """A tool that is spoken with: its stdin stays open. Its outputs are files, since some write byte by byte."""
 
-    def __init__(self, command, seconds=TOOL_SECONDS, **more):
+    def __init__(self, command, seconds=TOOL_SECONDS):
         self.command, self.deadline = [str(part) for part in command], time.monotonic() + seconds
-        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, **more)
-        self.out, self.err, self.news = bytearray(), bytearray(), threading.Condition()
-        self.readers = [threading.Thread(target=self.read, args=pair, daemon=True)
-                        for pair in ((self.process.stdout, self.out), (self.process.stderr, self.err))]
-        for reader in self.readers:
-            reader.start()
+        self.files = [tempfile.TemporaryFile() for _ in range(2)]
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=self.files[0], stderr=self.files[1])
 
     def __enter__(self):
         return self
@@ -120,42 +116,36 @@ class Talk:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        for reader in self.readers:
-            reader.join()
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            try:
-                pipe.close()
-            except BrokenPipeError:
-                pass
+        for file in self.files:
+            file.close()
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass
 
-    def read(self, pipe, into):
-        while piece := os.read(pipe.fileno(), 1 << 18):
-            with self.news:
-                into += piece
-                self.news.notify_all()
-        with self.news:
-            self.news.notify_all()
+    def so_far(self):
+        """What it wrote until now to stdout and stderr."""
+        return tuple(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0) for file in self.files)
 
     def say(self, data):
         self.process.stdin.write(data)
         self.process.stdin.flush()
 
     def wait_for(self, condition, what):
-        """Waits until the outputs fulfil a condition; fails when the tool ends before they do."""
-        with self.news:
-            while not condition(self):
-                if not any(reader.is_alive() for reader in self.readers) and not condition(self):
-                    raise Failed(f"{what} never came: {tail(bytes(self.err or self.out))}")
-                if time.monotonic() > self.deadline:
-                    raise Failed(f"{what} did not come in time: {tail(bytes(self.err or self.out))}")
-                self.news.wait(0.1)
+        """Waits until the outputs fulfil a condition, and gives them; fails when the tool ends before they do."""
+        while True:
+            ended = self.process.poll() is not None
+            out, err = self.so_far()
+            if condition(out, err):
+                return out, err
+            require(not ended, f"{what} never came: {tail(err or out)}")
+            require(time.monotonic() < self.deadline, f"{what} did not come in time: {tail(err or out)}")
+            time.sleep(0.01)
 
     def finish(self):
         """Waits for the end; gives stdout and stderr."""
         self.process.wait(timeout=max(0.1, self.deadline - time.monotonic()))
-        for reader in self.readers:
-            reader.join()
-        return bytes(self.out), bytes(self.err)
+        return self.so_far()
 
 
 def wait_until(condition, what, seconds=30):

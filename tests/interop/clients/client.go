@@ -47,6 +47,7 @@ func visit(config *tls.Config, port, path string, half bool) error {
 	defer plain.Close()
 	plain.SetDeadline(time.Now().Add(30 * time.Second))
 	conn := tls.Client(plain, config)
+	fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", path, config.ServerName)
 	if half {
 		// The request is over, and said to be so, before the answer begins.
 		if err := conn.CloseWrite(); err != nil {

@@ -19,7 +19,8 @@ function connect(port, servername, version, path, session) {
     socket.on('error', reject);
     socket.on('data', (piece) => pieces.push(piece));
     socket.on('secureConnect', () => {
-      const certificate = sha256(socket.getPeerX509Certificate().raw);
+      // Node keeps no certificate with a session.
+      const certificate = socket.isSessionReused() ? '-' : sha256(socket.getPeerX509Certificate().raw);
       facts = `tls=${socket.getProtocol().slice(-3)} resumed=${socket.isSessionReused()} `
         + `alpn=${socket.alpnProtocol} certificate=${certificate}`;
       socket.write(`GET ${path} HTTP/1.1\r\nHost: ${servername}\r\nConnection: close\r\n\r\n`);
