@@ -374,7 +374,7 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// Everything until the server closes, and how it closed.
-    pub fn to_end(&mut self) -> (Vec<u8>, std::io::Result<()>) {
+    pub fn until_end(&mut self) -> (Vec<u8>, std::io::Result<()>) {
         let mut bytes = Vec::new();
         let ended = self.stream.read_to_end(&mut bytes);
         (bytes, ended.map(drop))

@@ -163,7 +163,7 @@ fn the_end_is_said_with_close_notify() {
             let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
             client.send(request.as_bytes());
             client.head();
-            let (received, end) = client.to_end();
+            let (received, end) = client.until_end();
             assert_eq!(received.len(), length);
             end.unwrap_or_else(|error| panic!("{versions:?} {path}: {error}"));
         }
@@ -178,7 +178,7 @@ fn idle_connections_are_told_that_the_server_stops() {
     assert_eq!(clients[1].get("/large.bin").status, 200);
     server.signal("TERM");
     for client in &mut clients {
-        let (received, end) = client.to_end();
+        let (received, end) = client.until_end();
         assert!(received.is_empty());
         end.expect("close_notify");
     }
@@ -194,7 +194,7 @@ fn a_truncated_body_does_not_end_with_close_notify() {
         client.head();
         let file = std::fs::OpenOptions::new().write(true).open(server.root().join("large.bin"));
         file.expect("the file").set_len(20_000_000).expect("cut");
-        let (received, end) = client.to_end();
+        let (received, end) = client.until_end();
         assert!(received.len() < bytes.len() && bytes.starts_with(&received));
         assert!(end.is_err(), "{versions:?}: an end that looks clean");
     }
@@ -214,7 +214,7 @@ fn a_change_of_keys_in_the_middle() {
     assert!(received == bytes);
     // Kernels before 6.14 cannot change theirs, so that the server ends the connection, cleanly.
     if emulated() {
-        let (received, end) = client.to_end();
+        let (received, end) = client.until_end();
         assert!(received.is_empty());
         end.expect("close_notify");
     } else {
