@@ -221,6 +221,9 @@ impl World {
     ) -> Result<Descriptor, Errno> {
         let path = std::str::from_utf8(path).map_err(|_| Errno::NOENT)?;
         assert!(!path.starts_with('/') && !path.is_empty(), "the worker opens beneath a root, not {path}");
+        if self.rng.chance(self.odds.open_fails) {
+            return Err(Errno::MFILE);
+        }
         let inode = self.tree.resolve(dir, path, symlinks)?;
         let fd = self.install(Object::File(inode));
         self.note(format_args!("open {path} as {}", fd.0));
