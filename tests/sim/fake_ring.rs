@@ -229,7 +229,7 @@ impl Ring for FakeRing {
         if bytes.is_empty() {
             return Ok(0);
         }
-        let sent = world.put(socket, bytes.len(), |at| bytes[at]);
+        let sent = world.put(socket, [&bytes, &[]]);
         world.note(format_args!("socket {socket}: sendfile {sent:?}"));
         sent
     }
@@ -243,7 +243,7 @@ impl Ring for FakeRing {
             }
             Object::Socket(socket) => {
                 assert!(!self.busy.contains(&(socket, true)), "two sends at once");
-                world.put(socket, bytes.len(), |at| bytes[at])
+                world.put(socket, [bytes, &[]])
             }
             object => panic!("a send to {object:?}"),
         }
