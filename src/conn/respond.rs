@@ -83,7 +83,9 @@ impl Connection {
     fn ending_after(&self, persistence: Persistence, scope: &Scope) -> Ending {
         let limit = scope.settings.limits.requests_per_connection;
         if persistence == Persistence::Close {
-            let linger = self.body.is_some();
+            // The client's closing alert may be under way: unread, it would have the close reset the
+            // connection, and with it what the client has not read yet.
+            let linger = self.body.is_some() || self.transport.version().is_some();
             Ending::After { outcome: Outcome::Complete, linger }
         } else if self.draining || (limit > 0 && self.requests + 1 >= limit) {
             Ending::After { outcome: Outcome::Complete, linger: true }
