@@ -91,7 +91,7 @@ fn live(
 ) -> Result<(), String> {
     let setup = Setup {
         config,
-        listeners: vec![Listener { fd: LISTENER, tls: false, proxy_protocol: false, trusted: Vec::new() }],
+        listeners: vec![Listener { fd: LISTENER, tls: false, proxy_protocol: false, trusted: Rc::new([]) }],
         channel: CHANNEL,
         tls: None,
         access_log: Some(LOG),
