@@ -109,11 +109,14 @@ impl World {
         let token = flight.token;
         let plain =
             |result| Ready { token, result, more: false, gift: Gift::Plain(Payload::None), frees: None };
-        while let Some(&socket) = self.backlog.front() {
+        let Some(Object::Listener(listener)) = flight.object else {
+            panic!("an accept on {:?}", flight.object)
+        };
+        while let Some(&socket) = self.backlogs[listener].front() {
             if self.rng.chance(self.odds.accept_fails) {
                 return self.complete(plain(Err(Errno::MFILE)));
             }
-            self.backlog.pop_front();
+            self.backlogs[listener].pop_front();
             let fd = self.install(Object::Socket(socket));
             self.note(format_args!("socket {socket} is accepted as {}", fd.0));
             let more = !self.rng.chance(self.odds.accept_ends);
