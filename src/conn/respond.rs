@@ -136,8 +136,8 @@ impl Connection {
     /// Notes the exchange in the access log, now or when its response has gone.
     fn note(&mut self, request: Option<&Request>, plan: &Plan, bytes: u64, scope: &mut Scope) {
         let client = match (self.peer.address, request) {
-            (Some(peer), Some(request)) if crate::config::contains(&scope.settings.trusted, peer) => {
-                let trusted = |address| crate::config::contains(&scope.settings.trusted, address);
+            (Some(peer), Some(request)) if crate::config::contains(&self.trusted, peer) => {
+                let trusted = |address| crate::config::contains(&self.trusted, address);
                 Some(forwarded::client(&request.fields, peer, trusted))
             }
             (address, _) => address,

@@ -93,7 +93,7 @@ fn live(
         fd: LISTENERS[usize::from(tls)],
         tls,
         proxy_protocol: false,
-        trusted: Vec::new(),
+        trusted: Rc::new([]),
     };
     let setup = Setup {
         config,
