@@ -351,7 +351,8 @@ impl Client {
         if state.broken || drained || timed_out {
             return Ok(());
         }
-        if self.asked.front().is_some_and(|(request, sent_at)| requests::may_be_cut(world, request, *sent_at)) {
+        if self.asked.front().is_some_and(|(request, sent_at)| requests::may_be_cut(world, request, *sent_at))
+        {
             return Ok(());
         }
         if self.reader.0.is_within() {
