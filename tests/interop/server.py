@@ -45,6 +45,8 @@ class Server:
     """A running server with one https port."""
 
     process = port = None
+    # Whether sessions can be resumed without tickets.
+    has_session_cache = False
 
     def stop(self):
         """Ends it in good order; gives its exit status."""
@@ -113,6 +115,8 @@ class Httpd(Server):
 
 
 class Nginx(Server):
+    has_session_cache = True
+
     def __init__(self, directory, sites, default):
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
