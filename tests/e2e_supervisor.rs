@@ -452,7 +452,7 @@ fn who_does_not_drain_is_killed_by_a_second_stop() {
 }
 
 fn the_number_of_workers_changes() {
-    let mut server = Server::start("workers = 1\n", "");
+    let server = Server::start("workers = 1\n", "");
     for workers in [4, 2, 3, 1, 2] {
         configure(&server.folder, &format!("workers = {workers}\n"), "");
         let old = server.status().generation;
