@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::kit::{Client, PATIENCE, Server, Site, signal};
 
 /// Waits until `done` says so.
-fn until(what: &str, mut done: impl FnMut() -> bool) {
+pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !done() {
         assert!(begun.elapsed() < PATIENCE, "{what}");
@@ -14,7 +14,13 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-fn replace_workers(server: &Server, old: &[u32]) {
+/// Whether a process has ended, be it buried or not.
+fn is_dead(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    status.is_empty() || status.contains(") Z ")
+}
+
+pub fn replace_workers(server: &Server, old: &[u32]) {
     until("the old workers end", || {
         let now = server.workers();
         now.len() == old.len() && now.iter().all(|pid| !old.contains(pid))
@@ -27,7 +33,9 @@ fn a_killed_worker_is_replaced_and_its_queue_served() {
     for _ in 0..3 {
         let old = server.workers();
         signal(old[0], "KILL");
-        // At once: the connection waits in the listener's queue if need be.
+        // A dying worker may still take a connection with it. Once it is dead, the connection waits in
+        // the listener's queue if need be.
+        until("the worker dies", || is_dead(old[0]));
         assert_eq!(server.get("/").status, 200);
         replace_workers(&server, &old);
     }
@@ -44,11 +52,14 @@ fn hangup_makes_a_new_generation_and_loses_nothing() {
             let mut count = 0;
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                 let mut client = Client::new(TcpStream::connect(address).expect("a connection"));
-                loop {
+                // The last generation keeps the connection.
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                     let response = client.get("/a.txt");
                     assert_eq!(response.body, b"text");
                     count += 1;
-                    if response.field("connection") == Some("close") {
+                    // Also once nobody will reload any more.
+                    let is_over = stop.load(std::sync::atomic::Ordering::Relaxed);
+                    if is_over || response.field("connection") == Some("close") {
                         break;
                     }
                 }
@@ -61,7 +72,6 @@ fn hangup_makes_a_new_generation_and_loses_nothing() {
             until("a new generation", || server.workers().iter().all(|pid| !old.contains(pid)));
         }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        server.signal("HUP");
         assert!(load.join().expect("no request failed") > 0);
     });
 }
@@ -125,12 +135,7 @@ fn workers_stop_when_the_supervisor_is_gone() {
     let server = Site::new().start();
     let workers = server.workers();
     signal(server.pid(), "KILL");
-    until("the workers end", || {
-        workers.iter().all(|pid| {
-            let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            status.is_empty() || status.contains(") Z ")
-        })
-    });
+    until("the workers end", || workers.iter().all(|pid| is_dead(*pid)));
 }
 
 #[test]

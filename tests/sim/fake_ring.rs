@@ -171,6 +171,11 @@ impl Ring for FakeRing {
 
     fn open_root(&mut self, path: &Path) -> Result<Descriptor, Errno> {
         let mut world = self.world.borrow_mut();
+        let fails = world.odds.open_fails;
+        // Not at birth: a worker that cannot open a root then says so to every request.
+        if world.turns > 0 && world.rng.chance(fails) {
+            return Err(Errno::MFILE);
+        }
         let inode = world.tree.resolve_root(&path.to_string_lossy())?;
         let fd = world.install(Object::File(inode));
         world.note(format_args!("open root as {}", fd.0));
@@ -224,7 +229,7 @@ impl Ring for FakeRing {
         if bytes.is_empty() {
             return Ok(0);
         }
-        let sent = world.put(socket, bytes.len(), |at| bytes[at]);
+        let sent = world.put(socket, [&bytes, &[]]);
         world.note(format_args!("socket {socket}: sendfile {sent:?}"));
         sent
     }
@@ -238,7 +243,7 @@ impl Ring for FakeRing {
             }
             Object::Socket(socket) => {
                 assert!(!self.busy.contains(&(socket, true)), "two sends at once");
-                world.put(socket, bytes.len(), |at| bytes[at])
+                world.put(socket, [bytes, &[]])
             }
             object => panic!("a send to {object:?}"),
         }

@@ -13,5 +13,6 @@ mod run;
 mod scenarios;
 mod site;
 mod swarm;
+mod tls;
 mod tree;
 mod world;

@@ -87,6 +87,25 @@ fn a_large_body_in_memory_is_sent_whole_by_short_sends() {
 }
 
 #[test]
+fn tls_carries_the_same_whatever_the_records_are_cut_into() {
+    for (lease_bytes, socket_bytes, short_send) in [(4096, 64 << 10, 0), (5, 1500, 700), (64, 50, 0)] {
+        let odds = Odds { lease_bytes, socket_bytes, short_send, ..Odds::none() };
+        let script = vec![get("/a.txt"), get("/steady.bin"), get("/empty.txt"), get("/sub/")];
+        let secure = |depth| {
+            Client::honest(script.clone()).with(|style| {
+                style.tls = true;
+                style.depth = depth;
+            })
+        };
+        let report = passes(plan(odds, vec![secure(1), secure(4)]));
+        assert_eq!(client(&report, 0).statuses, [200; 4]);
+        assert_eq!(client(&report, 1).statuses, [200; 4]);
+        let handshakes = [Counter::HandshakesFull, Counter::HandshakesResumed];
+        assert_eq!(handshakes.map(|counter| report.counters.get(counter)).iter().sum::<u64>(), 2);
+    }
+}
+
+#[test]
 fn a_client_that_ends_its_side_gets_its_answers() {
     let script = vec![get("/steady.bin"), get("/a.txt")];
     let report = passes(calm(vec![Client::honest(script).with(|style| {

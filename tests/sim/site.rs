@@ -183,6 +183,15 @@ fn contents(path: &str, rng: &mut Rng) -> Vec<u8> {
 }
 
 fn text(rng: &mut Rng, low: usize, high: usize) -> Vec<u8> {
+    // Chance for the first bytes, then the same again with a counter: large files cost little.
     let length = rng.within(low, high);
-    (0..length).map(|_| b' ' + rng.below(90) as u8).collect()
+    let pattern: Vec<u8> = (0..length.min(1009)).map(|_| b' ' + rng.below(90) as u8).collect();
+    let mut bytes = pattern.repeat(length / 1009 + 1);
+    bytes.truncate(length);
+    for (count, piece) in bytes.chunks_mut(1009).enumerate().skip(1) {
+        let mark = format!("{count:>8}");
+        let end = piece.len().min(mark.len());
+        piece[..end].copy_from_slice(&mark.as_bytes()[..end]);
+    }
+    bytes
 }
