@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use httpd::tls::{Alert, Endpoint, Failure, HANDSHAKE_BYTES_MAX, Session, sealed_length};
 use proptest::prelude::*;
+use rustls::AlertDescription;
 use rustls::version::{TLS12, TLS13};
 use tls_support::{Client, EVERY, Fixture, Wire, body, ticket_keys};
 
@@ -342,6 +343,27 @@ fn what_is_no_handshake_is_refused() {
     check("a warning", &[21, 3, 3, 0, 2, 1, 0], Ok(()), b"");
     check("a fatal alert", &[21, 3, 3, 0, 2, 2, 40], Err(Failure::PeerAlert(Alert(40))), b"");
     check("ssh", b"SSH-2.0-x\r\n", Err(Failure::Handshake("a message that cannot be parsed")), &decode_error);
+}
+
+/// Only after its hello does a TLS 1.3 server find out that there is nothing in common: the alert comes behind that.
+#[test]
+fn a_client_is_told_why_it_is_refused() {
+    let fixture = Fixture::new();
+    let rsa_alone = rustls::crypto::aws_lc_rs::cipher_suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256;
+    let builder = |version| fixture.client().versions(&[version]);
+    let check = |section: &str, config: std::sync::Arc<rustls::ClientConfig>, expected: AlertDescription| {
+        let mut wire = Wire::new(&fixture.endpoint(), Client::new(&config, "localhost"));
+        assert!(matches!(wire.try_shake_hands(), Err(Failure::Handshake(_))), "{section}");
+        let told = wire.client.connection.process_new_packets();
+        assert_eq!(told.err(), Some(rustls::Error::AlertReceived(expected)), "{section}");
+    };
+    for version in [&TLS12, &TLS13] {
+        let mut config = (*builder(version).build()).clone();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        check("RFC 7301 3.2", config.into(), AlertDescription::NoApplicationProtocol);
+    }
+    let config = builder(&TLS12).suite(rsa_alone).build();
+    check("RFC 5246 7.4.1.3", config, AlertDescription::HandshakeFailure);
 }
 
 #[test]

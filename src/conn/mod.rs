@@ -29,6 +29,7 @@ mod transport;
 pub use action::{Action, Event};
 pub use scope::{Scope, Settings};
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use crate::files::Peer;
@@ -55,6 +56,7 @@ const LINGER_BYTES: usize = 256 * 1024;
 #[derive(Debug)]
 pub struct Connection {
     peer: Peer,
+    trusted: Rc<[ipnet::IpNet]>,
     stage: Stage,
     ending: Ending,
     /// Received and not yet understood; without allocation while idle.
@@ -104,6 +106,8 @@ pub struct Accepted {
     pub session: Option<Session>,
     /// Whether it begins with a PROXY protocol header.
     pub proxy_header: bool,
+    /// Whose `Forwarded` fields are believed here: other listeners may trust others.
+    pub trusted: Rc<[ipnet::IpNet]>,
 }
 
 impl Connection {
@@ -116,6 +120,7 @@ impl Connection {
         };
         let mut connection = Self {
             peer: accepted.peer,
+            trusted: accepted.trusted,
             stage,
             ending: Ending::No,
             input: Vec::new(),

@@ -19,8 +19,9 @@ use crate::sys::file::Facts;
 const COPY_MAX: usize = 16 * 1024;
 /// With so much to send, further pipelined requests wait.
 const PLAIN_MAX: usize = 64 * 1024;
-/// A piece of a body handed to the kernel at once; bounds what one connection takes of a turn.
-pub const PIECE_MAX: usize = 1024 * 1024;
+/// A piece of a body handed to the kernel at once; bounds what one connection takes of a turn to some
+/// 200 us of a core. Half of it costs a sixth more CPU per byte with a hundred large downloads.
+pub const PIECE_MAX: usize = 2 * 1024 * 1024;
 
 /// Bytes to be sent, in order.
 #[derive(Debug, Default)]

@@ -83,7 +83,9 @@ impl Connection {
     fn ending_after(&self, persistence: Persistence, scope: &Scope) -> Ending {
         let limit = scope.settings.limits.requests_per_connection;
         if persistence == Persistence::Close {
-            let linger = self.body.is_some();
+            // The client's closing alert may be under way: unread, it would have the close reset the
+            // connection, and with it what the client has not read yet.
+            let linger = self.body.is_some() || self.transport.version().is_some();
             Ending::After { outcome: Outcome::Complete, linger }
         } else if self.draining || (limit > 0 && self.requests + 1 >= limit) {
             Ending::After { outcome: Outcome::Complete, linger: true }
@@ -134,8 +136,8 @@ impl Connection {
     /// Notes the exchange in the access log, now or when its response has gone.
     fn note(&mut self, request: Option<&Request>, plan: &Plan, bytes: u64, scope: &mut Scope) {
         let client = match (self.peer.address, request) {
-            (Some(peer), Some(request)) if crate::config::contains(&scope.settings.trusted, peer) => {
-                let trusted = |address| crate::config::contains(&scope.settings.trusted, address);
+            (Some(peer), Some(request)) if crate::config::contains(&self.trusted, peer) => {
+                let trusted = |address| crate::config::contains(&self.trusted, address);
                 Some(forwarded::client(&request.fields, peer, trusted))
             }
             (address, _) => address,

@@ -47,16 +47,11 @@ pub struct Settings {
     pub head_limits: HeadLimits,
     /// Whether exchanges are logged.
     pub access_log: bool,
-    /// Peers whose `Forwarded` fields are believed.
-    pub trusted: Vec<ipnet::IpNet>,
 }
 
 impl Settings {
     /// What connections need of `config`.
     pub fn of(config: &Config, access_log: bool) -> Self {
-        let mut trusted: Vec<_> = config.listen.iter().flat_map(|listen| listen.trusted.clone()).collect();
-        trusted.sort_unstable();
-        trusted.dedup();
         Self {
             timeouts: config.timeouts,
             limits: config.limits,
@@ -65,7 +60,6 @@ impl Settings {
                 lenient_line_ends: config.limits.lenient_line_ends,
             },
             access_log,
-            trusted,
         }
     }
 }

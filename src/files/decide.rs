@@ -264,11 +264,10 @@ mod tests {
         let boundary = boundary.expect("multipart");
         let head = |range: &str| {
             format!(
-                "--{boundary}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Range: {range}\r\n\r\n"
+                "\r\n--{boundary}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Range: {range}\r\n\r\n"
             )
         };
-        let expected =
-            format!("{}01\r\n{}89\r\n--{boundary}--\r\n", head("bytes 0-1/10"), head("bytes 8-9/10"));
+        let expected = format!("{}01{}89\r\n--{boundary}--\r\n", head("bytes 0-1/10"), head("bytes 8-9/10"));
         assert_eq!((shown.status, shown.content.as_str()), (206, expected.as_str()));
         assert_eq!(shown.field("Content-Range"), "");
     }

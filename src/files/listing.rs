@@ -9,16 +9,18 @@ use crate::sys::file::{Kind, Name, Stamp};
 
 /// For a phone and a desk, by day and by night. The date gives way on narrow screens.
 const STYLE: &str = "\
-:root{color-scheme:light dark}\
+:root{color-scheme:light dark;--link:#1f57b8}\
+@media(prefers-color-scheme:dark){:root{--link:#8ab4f8}}\
 body{font:1rem/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}\
-h1{font-size:1.25rem;font-weight:600;overflow-wrap:anywhere}\
-a{text-decoration:none}a:hover{text-decoration:underline}\
+h1{font-size:1.25rem;font-weight:600;padding:0 .5rem;overflow-wrap:anywhere}\
+a{color:var(--link);text-decoration:none}a:hover{text-decoration:underline}\
 table{border-collapse:collapse;width:100%}\
-th,td{padding:.35rem .5rem;text-align:left;border-bottom:1px solid #8884}\
-th{font-weight:600}th a,h1 a{color:inherit}td:first-child{width:70%;overflow-wrap:anywhere}\
+th,td{padding:.4rem .5rem;text-align:left;vertical-align:baseline;border-bottom:1px solid #8884}\
+th{font-weight:600}th a{color:inherit}td:first-child{width:70%;overflow-wrap:anywhere}\
+td a[href$='/']{font-weight:600}\
 .n{padding-left:1.5rem;text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}\
-tbody tr:hover{background:#8881}p{opacity:.7}\
-@media(max-width:36rem){.d{display:none}body{margin:1rem auto}}";
+tbody .n{opacity:.75}tbody tr:hover{background:#8881}p{padding:0 .5rem;opacity:.7}\
+@media(max-width:36rem){.d{display:none}body{margin:1rem auto;padding:0 .5rem}}";
 
 /// What a client chose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -95,6 +95,7 @@ const OURS: &[(&str, &str)] = &[
     ("yaml", "application/yaml"),
     ("yml", "application/yaml"),
     ("zst", "application/zstd"),
+    ("zsync", "application/x-zsync"),
 ];
 
 #[cfg(test)]

@@ -21,11 +21,12 @@ impl Multipart<'_> {
         format!("multipart/byteranges; boundary={}", self.boundary)
     }
 
-    /// What precedes the bytes of a part. The CRLF before the delimiter belongs to it, and is left
-    /// out of the first, where nothing precedes.
-    pub fn part_head(&self, is_first: bool, range: &Range<u64>) -> Vec<u8> {
+    /// What precedes the bytes of a part. The CRLF before the delimiter belongs to it. Before the first it may be
+    /// left out, as nothing precedes; but other servers write it there too, and clients have come to look for the
+    /// whole delimiter: without it, zsync finds no part and asks again for ever.
+    pub fn part_head(&self, range: &Range<u64>) -> Vec<u8> {
         let mut head = Vec::with_capacity(128);
-        head.extend_from_slice(if is_first { b"--" } else { b"\r\n--" });
+        head.extend_from_slice(b"\r\n--");
         head.extend_from_slice(self.boundary.as_bytes());
         head.extend_from_slice(b"\r\nContent-Type: ");
         head.extend_from_slice(self.media_type.as_bytes());
@@ -42,8 +43,7 @@ impl Multipart<'_> {
 
     /// The heads of all parts in turn, and the length of the whole content, end included.
     pub fn parts(&self, ranges: &[Range<u64>]) -> (Vec<Vec<u8>>, u64) {
-        let heads: Vec<_> =
-            ranges.iter().enumerate().map(|(index, range)| self.part_head(index == 0, range)).collect();
+        let heads: Vec<_> = ranges.iter().map(|range| self.part_head(range)).collect();
         let around: usize = heads.iter().map(Vec::len).sum::<usize>() + self.end().len();
         let within: u64 = ranges.iter().map(|range| range.end - range.start).sum();
         (heads, around as u64 + within)
@@ -68,7 +68,7 @@ mod tests {
             content.extend_from_slice(&body[range.start as usize..range.end as usize]);
         }
         content.extend_from_slice(&multipart.end());
-        let expected = "--THIS\r\nContent-Type: text/plain\r\nContent-Range: bytes 7-8/10\r\n\r\n78\r\n\
+        let expected = "\r\n--THIS\r\nContent-Type: text/plain\r\nContent-Range: bytes 7-8/10\r\n\r\n78\r\n\
                         --THIS\r\nContent-Type: text/plain\r\nContent-Range: bytes 0-0/10\r\n\r\n0\r\n\
                         --THIS--\r\n";
         assert_eq!(std::str::from_utf8(&content), Ok(expected));

@@ -212,9 +212,13 @@ fn text(out: &mut Vec<u8>, name: &str, value: Option<&[u8]>) {
     out.push(b'"');
 }
 
-/// Escapes what JSON wants escaped, and beyond that DEL and the C1 controls, which drive terminals.
+/// Escapes what JSON wants escaped, and beyond that what drives terminals, DEL and the C1 controls, what ends
+/// a line for some readers, and what turns the direction of text around.
 fn json_escape(out: &mut Vec<u8>, value: &str) {
-    let is_special = |character: char| character.is_control() || matches!(character, '"' | '\\');
+    let is_special = |character: char| {
+        character.is_control()
+            || matches!(character, '"' | '\\' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
     let mut rest = value;
     while let Some(at) = rest.find(is_special) {
         let (plain, special) = rest.split_at(at);
@@ -222,10 +226,12 @@ fn json_escape(out: &mut Vec<u8>, value: &str) {
         let mut characters = special.chars();
         match characters.next() {
             Some(character @ ('"' | '\\')) => out.extend_from_slice(&[b'\\', character as u8]),
-            // All controls are below U+00A0.
-            Some(control) => {
-                out.extend_from_slice(b"\\u00");
-                hex(out, control as u8);
+            // All of these are in the basic plane.
+            Some(special) => {
+                out.extend_from_slice(b"\\u");
+                let [.., high, low] = u32::from(special).to_be_bytes();
+                hex(out, high);
+                hex(out, low);
             }
             None => {}
         }
@@ -378,6 +384,8 @@ mod tests {
     fn json_keeps_characters_and_escapes_controls_of_terminals() {
         let record = Record { user_agent: Some("é\u{1b}[2J\u{9b}\u{7f}".as_bytes()), ..record() };
         assert!(line(Form::Json, &record).contains("\"é\\u001b[2J\\u009b\\u007f\""));
+        let record = Record { user_agent: Some("\u{2028}\u{202e}\u{2069}\u{2070}".as_bytes()), ..record };
+        assert!(line(Form::Json, &record).contains("\"\\u2028\\u202e\\u2069\u{2070}\""));
     }
 
     #[test]

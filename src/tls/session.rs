@@ -385,12 +385,13 @@ impl Handshake {
         if self.total > HANDSHAKE_BYTES_MAX { Err(Failure::TooMuchInput) } else { Ok(false) }
     }
 
-    /// Fetches the alert that rustls made when it failed. Everything before it had been fetched, so it
-    /// is the first thing that rustls gives. It must not be asked again: it would go on reading
-    /// the input, and asserts that it never sends a second fatal alert.
+    /// Fetches what rustls still had to say when it failed, the alert last: before that a server hello,
+    /// where it found out only afterwards that there is nothing in common. Beyond that it must not
+    /// be asked: it would go on reading the input, and asserts that it never sends a second fatal alert.
     fn last_words(&mut self, out: &mut Vec<u8>) {
-        let status = self.connection.process_tls_records(&mut self.input[..self.shown]);
-        if let Ok(ConnectionState::EncodeTlsData(mut data)) = status.state {
+        while self.connection.wants_write() {
+            let status = self.connection.process_tls_records(&mut self.input[..self.shown]);
+            let Ok(ConnectionState::EncodeTlsData(mut data)) = status.state else { return };
             append(out, |into| data.encode(into));
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::Worker;
@@ -29,7 +30,7 @@ pub struct Listener {
     /// Whether connections from `trusted` begin with a PROXY protocol header.
     pub proxy_protocol: bool,
     /// Peers whose word about the client is taken.
-    pub trusted: Vec<ipnet::IpNet>,
+    pub trusted: Rc<[ipnet::IpNet]>,
 }
 
 /// The listeners, and whether they are open for more.
@@ -187,6 +188,7 @@ impl<R: Ring> Worker<R> {
             peer: Peer { address, secure: listener.tls },
             session: self.listening.tls.as_ref().filter(|_| listener.tls).map(Session::new),
             proxy_header: listener.proxy_protocol && trusted,
+            trusted: Rc::clone(&listener.trusted),
         };
         let key = self.slots.reserve();
         let connection = Connection::new(accepted, &mut self.shared.scope(&mut self.actions));

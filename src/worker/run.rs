@@ -40,7 +40,7 @@ fn serve(start: &Start) -> Result<(), String> {
         fd: Fd(listener.fd.as_raw_fd()),
         tls: listener.tls,
         proxy_protocol: listener.proxy_protocol,
-        trusted: listener.trusted.clone(),
+        trusted: listener.trusted.as_slice().into(),
     });
     let setup = Setup {
         config: &start.config,

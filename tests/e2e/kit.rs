@@ -84,6 +84,22 @@ impl Site {
 
     /// Starts the server and waits until it serves.
     pub fn start(self) -> Server {
+        let mut server = self.spawn();
+        let line = server.wait_for("serving");
+        let urls = line.split([' ', ',']).filter(|word| word.contains("://") || word.starts_with("unix:"));
+        server.urls = urls.map(str::to_owned).collect();
+        server
+    }
+
+    /// Starts a server that is not going to serve; what it says, when it has failed.
+    pub fn refused(self) -> String {
+        let mut server = self.spawn();
+        assert!(!server.ended().success(), "it does not serve");
+        server.said.extend(server.lines.iter());
+        server.said.join("\n")
+    }
+
+    fn spawn(self) -> Server {
         let config = self.folder.path().join("httpd.toml");
         std::fs::write(&config, self.configuration()).expect("a configuration");
         let mut child = Command::new(env!("CARGO_BIN_EXE_httpd"))
@@ -103,11 +119,7 @@ impl Site {
                 }
             }
         });
-        let mut server = Server { child, lines, said: Vec::new(), urls: Vec::new(), folder: self.folder };
-        let line = server.wait_for("serving");
-        let urls = line.split([' ', ',']).filter(|word| word.contains("://") || word.starts_with("unix:"));
-        server.urls = urls.map(str::to_owned).collect();
-        server
+        Server { child, lines, said: Vec::new(), urls: Vec::new(), folder: self.folder }
     }
 
     fn configuration(&self) -> String {
@@ -150,6 +162,21 @@ impl Server {
         let url = &self.urls[0];
         let authority = url.split("://").nth(1).expect("a URL").trim_end_matches('/');
         authority.parse().expect("an address")
+    }
+
+    /// What `httpd status --json` says.
+    pub fn status(&self) -> serde_json::Value {
+        let asked = Command::new(env!("CARGO_BIN_EXE_httpd"))
+            .args(["status", "--json", "-c"])
+            .arg(self.folder().join("httpd.toml"))
+            .output()
+            .expect("the command starts");
+        serde_json::from_slice(&asked.stdout).expect("a status")
+    }
+
+    /// The value of a counter.
+    pub fn counter(&self, name: &str) -> u64 {
+        self.status()["counters"][name].as_u64().unwrap_or_else(|| panic!("a counter {name}"))
     }
 
     /// Sends a signal to the supervisor.
@@ -230,8 +257,8 @@ pub fn signal(pid: u32, name: &str) {
 }
 
 /// A client connection.
-pub struct Client {
-    stream: BufReader<TcpStream>,
+pub struct Client<S = TcpStream> {
+    stream: BufReader<S>,
 }
 
 /// A response.
@@ -256,7 +283,24 @@ impl Client {
     /// Over a connected stream.
     pub fn new(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+        Self::over(stream)
+    }
+
+    /// Says that nothing more will be sent.
+    pub fn half_close(&mut self) {
+        self.stream.get_ref().shutdown(std::net::Shutdown::Write).expect("half closed");
+    }
+}
+
+impl<S: Read + Write> Client<S> {
+    /// Over anything that bytes go through.
+    pub fn over(stream: S) -> Self {
         Self { stream: BufReader::new(stream) }
+    }
+
+    /// What the bytes go through.
+    pub fn stream(&mut self) -> &mut S {
+        self.stream.get_mut()
     }
 
     /// Sends bytes as they are.
@@ -329,6 +373,13 @@ impl Client {
         bytes
     }
 
+    /// Everything until the server closes, and how it closed.
+    pub fn until_end(&mut self) -> (Vec<u8>, std::io::Result<()>) {
+        let mut bytes = Vec::new();
+        let ended = self.stream.read_to_end(&mut bytes);
+        (bytes, ended.map(drop))
+    }
+
     /// At most `length` bytes, fewer when the server closes before.
     pub fn rest_of(&mut self, length: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -341,10 +392,5 @@ impl Client {
             }
         }
         bytes
-    }
-
-    /// Says that nothing more will be sent.
-    pub fn half_close(&mut self) {
-        self.stream.get_ref().shutdown(std::net::Shutdown::Write).expect("half closed");
     }
 }

@@ -3,4 +3,5 @@
 mod kit;
 mod processes;
 mod serving;
+mod tls;
 mod wire;

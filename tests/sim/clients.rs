@@ -9,6 +9,7 @@ use crate::net::Got;
 use crate::reader::{Reader, Response};
 use crate::requests::{self, Known, Request, Want};
 use crate::site::{DRAIN, TIMEOUTS};
+use crate::tls::Session;
 use crate::world::World;
 
 /// How a client goes about it.
@@ -26,6 +27,7 @@ pub struct Style {
     pub half_closes: bool,
     /// Asks now and then for what it has already, instead of what the script says.
     pub varies: bool,
+    pub tls: bool,
     /// Closes when everything is answered, instead of waiting for the other side to.
     pub leaves: bool,
 }
@@ -41,6 +43,7 @@ impl Default for Style {
             depth: 1,
             half_closes: false,
             varies: false,
+            tls: false,
             leaves: true,
         }
     }
@@ -80,6 +83,7 @@ pub struct Client {
     /// The rest of the request being written.
     rest: Vec<u8>,
     reader: ReaderBox,
+    tls: Option<Session>,
     socket: Option<usize>,
     began: Duration,
     not_before: Duration,
@@ -133,6 +137,7 @@ impl Client {
             depth: *rng.pick(&[1, 1, 2, 6]),
             half_closes: rng.chance(200),
             varies: true,
+            tls: rng.chance(300) && matches!(temper, Temper::Honest | Temper::Aborts { .. }),
             leaves: rng.chance(800),
         };
         let count = rng.within(1, 8);
@@ -163,6 +168,7 @@ impl Client {
             asked: VecDeque::new(),
             rest: Vec::new(),
             reader,
+            tls: None,
             socket: None,
             began: zero,
             not_before: zero,
@@ -186,7 +192,9 @@ impl Client {
             Some(socket) => socket,
             None => {
                 self.began = world.now;
-                *self.socket.insert(world.connect(index))
+                let tls = self.style.tls;
+                self.tls = tls.then(|| Session::new(&world.tls));
+                *self.socket.insert(world.connect(index, tls))
             }
         };
         if world.now < self.not_before {
@@ -237,6 +245,12 @@ impl Client {
             everything_sent && (self.style.half_closes || (self.style.leaves && self.asked.is_empty()));
         if done && !self.finished {
             self.finished = true;
+            if let Some(tls) = &mut self.tls {
+                tls.take_leave();
+                tls.outgoing(&mut self.rest);
+            }
+        }
+        if self.finished && self.rest.is_empty() && !world.sockets[socket].client_finished {
             world.finish(socket);
         }
         // Otherwise what happens to the socket wakes it; but not for ever.
@@ -250,8 +264,14 @@ impl Client {
     }
 
     fn write(&mut self, world: &mut World, socket: usize) -> bool {
+        if let Some(tls) = &mut self.tls {
+            tls.outgoing(&mut self.rest);
+        }
         if self.rest.is_empty() {
-            if self.closing || self.asked.len() >= self.style.depth {
+            if self.closing || self.tls.as_ref().is_some_and(Session::is_handshaking) {
+                return false;
+            }
+            if self.finished || self.asked.len() >= self.style.depth {
                 return false;
             }
             let Some(mut request) = self.script.pop_front() else { return false };
@@ -259,7 +279,13 @@ impl Client {
             if self.style.varies && plain && self.rng.chance(150) {
                 request = requests::draw(&mut self.rng, self.last.as_ref());
             }
-            self.rest = request.bytes.clone();
+            match &mut self.tls {
+                None => self.rest = request.bytes.clone(),
+                Some(tls) => {
+                    tls.say(&request.bytes);
+                    tls.outgoing(&mut self.rest);
+                }
+            }
             if request.ends {
                 // RFC 9112 section 9.6: nothing follows what asked for the end.
                 self.script.clear();
@@ -276,8 +302,17 @@ impl Client {
         match world.read(socket, self.style.read_max) {
             Got::Nothing => false,
             Got::Bytes(bytes) => {
-                self.reader.0.feed(&bytes);
-                self.take_answers(world);
+                let said = match &mut self.tls {
+                    None => Ok(bytes),
+                    Some(tls) => tls.hear(&bytes),
+                };
+                match said {
+                    Ok(said) => {
+                        self.reader.0.feed(&said);
+                        self.take_answers(world);
+                    }
+                    Err(what) => self.fail(what),
+                }
                 true
             }
             got => {
@@ -334,7 +369,8 @@ impl Client {
             (&request.want, response.status, response.field("etag"), request.is_head)
         {
             let known = Known { etag: etag.into(), body: Rc::new(response.body.clone()) };
-            self.last = Some((path, known));
+            // What takes a password is not asked for again without.
+            self.last = Some((*path, known)).filter(|(path, _)| !path.starts_with("/private"));
         }
         Ok(())
     }
@@ -350,27 +386,22 @@ impl Client {
         if state.broken || drained || timed_out {
             return Ok(());
         }
+        if self.asked.front().is_some_and(|(request, sent_at)| requests::may_be_cut(world, request, *sent_at))
+        {
+            return Ok(());
+        }
         if self.reader.0.is_within() {
-            let cut = self
-                .asked
-                .front()
-                .is_some_and(|(request, sent_at)| requests::may_be_cut(world, request, *sent_at));
-            return if cut {
-                Ok(())
-            } else {
-                Err(format!("cut in the middle of an answer (reset: {reset})"))
-            };
+            return Err(format!("cut in the middle of an answer (reset: {reset})"));
         }
         let stopping = world.stopped_at.is_some();
         if reset && !self.closing && !stopping {
             return Err("reset without having been told".into());
         }
         if !self.asked.is_empty() && !self.closing && !stopping {
-            let cut = self
-                .asked
-                .front()
-                .is_some_and(|(request, sent_at)| requests::may_be_cut(world, request, *sent_at));
-            return if cut { Ok(()) } else { Err(format!("closed without answering {:?}", self.asked[0].0)) };
+            return Err(format!("closed without answering {:?}", self.asked[0].0));
+        }
+        if self.tls.as_ref().is_some_and(|tls| !tls.told) && !reset {
+            return Err("ended without the closing alert".into());
         }
         let idle = self.answers > 0 || self.asked.is_empty();
         if idle || stopping { Ok(()) } else { Err("closed without reason".into()) }
@@ -384,7 +415,7 @@ impl Client {
             return None;
         }
         // Time counts from when it was accepted.
-        if world.backlog.contains(&socket) {
+        if world.backlogs.iter().any(|backlog| backlog.contains(&socket)) {
             self.began = world.now;
         } else if world.now > late {
             self.fail(format!("still open {:?} after it began", world.now - self.began));

@@ -89,7 +89,7 @@ impl Socket {
         }
         if !self.outbound.is_empty() {
             let count = length.min(self.outbound.len());
-            return Got::Bytes(self.outbound.drain(..count).collect());
+            return Got::Bytes(take(&mut self.outbound, count));
         }
         if self.reset_by_server {
             return Got::Reset;
@@ -103,4 +103,13 @@ impl Socket {
         self.inbound.clear();
         self.outbound.clear();
     }
+}
+
+/// Takes the first bytes of a pipe.
+pub fn take(pipe: &mut VecDeque<u8>, count: usize) -> Vec<u8> {
+    let (first, second) = pipe.as_slices();
+    let of_first = count.min(first.len());
+    let taken = [&first[..of_first], &second[..count - of_first]].concat();
+    pipe.drain(..count);
+    taken
 }

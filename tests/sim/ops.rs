@@ -9,6 +9,10 @@ use httpd::sys::fds::{Descriptor, Fd};
 use crate::tree::Inode;
 use crate::world::{Event, Gift, InFlight, Object, Ready, Way, World};
 
+/// The most that one TLS record holds, and the type of those with content (RFC 8446 section 5.1).
+const RECORD_MAX: usize = 1 << 14;
+const APPLICATION_DATA: u8 = 23;
+
 /// What trying an op led to.
 enum Tried {
     /// It has to wait.
@@ -109,11 +113,14 @@ impl World {
         let token = flight.token;
         let plain =
             |result| Ready { token, result, more: false, gift: Gift::Plain(Payload::None), frees: None };
-        while let Some(&socket) = self.backlog.front() {
+        let Some(Object::Listener(listener)) = flight.object else {
+            panic!("an accept on {:?}", flight.object)
+        };
+        while let Some(&socket) = self.backlogs[listener].front() {
             if self.rng.chance(self.odds.accept_fails) {
                 return self.complete(plain(Err(Errno::MFILE)));
             }
-            self.backlog.pop_front();
+            self.backlogs[listener].pop_front();
             let fd = self.install(Object::Socket(socket));
             self.note(format_args!("socket {socket} is accepted as {}", fd.0));
             let more = !self.rng.chance(self.odds.accept_ends);
@@ -159,23 +166,22 @@ impl World {
         if self.rng.chance(self.odds.short_receive) {
             length = self.rng.within(1, length);
         }
-        let bytes: Vec<u8> = state.inbound.drain(..length).collect();
+        let bytes = crate::net::take(&mut state.inbound, length);
         self.leases_free -= 1;
         self.tell_client(socket);
         Tried::Carrying(Ok(length), Gift::Received(bytes))
     }
 
     fn send(&mut self, socket: usize, head: &[u8], body: &[u8]) -> Tried {
-        let whole = head.len() + body.len();
-        assert!(whole > 0, "a send of nothing");
-        match self.put(socket, whole, |at| if at < head.len() { head[at] } else { body[at - head.len()] }) {
+        assert!(head.len() + body.len() > 0, "a send of nothing");
+        match self.put(socket, [head, body]) {
             Err(Errno::AGAIN) => Tried::Waits,
             result => Tried::Plain(result),
         }
     }
 
     /// Puts bytes on their way to the client, as many as fit and chance allows.
-    pub fn put(&mut self, socket: usize, whole: usize, byte: impl Fn(usize) -> u8) -> Result<usize, Errno> {
+    pub fn put(&mut self, socket: usize, parts: [&[u8]; 2]) -> Result<usize, Errno> {
         let state = &mut self.sockets[socket];
         if state.is_dead_for_sending() {
             return Err(if state.broken { Errno::CONNRESET } else { Errno::PIPE });
@@ -184,11 +190,22 @@ impl World {
         if room == 0 {
             return Err(Errno::AGAIN);
         }
-        let mut length = whole.min(room);
+        let [first, second] = parts;
+        let mut length = room.min(first.len() + second.len());
         if self.rng.chance(self.odds.short_send) {
             length = self.rng.within(1, length);
         }
-        state.outbound.extend((0..length).map(byte));
+        let of_first = length.min(first.len());
+        let (first, second) = (&first[..of_first], &second[..length - of_first]);
+        match self.sealing.get_mut(&socket) {
+            None => [first, second].iter().for_each(|part| state.outbound.extend(*part)),
+            // A record that was begun is kept by the kernel beyond what the socket holds.
+            Some(records) => {
+                for content in [first, second].concat().chunks(RECORD_MAX) {
+                    state.outbound.extend(records.seal(APPLICATION_DATA, content));
+                }
+            }
+        }
         state.sent += length as u64;
         self.tell_client(socket);
         Ok(length)
@@ -218,6 +235,9 @@ impl World {
     ) -> Result<Descriptor, Errno> {
         let path = std::str::from_utf8(path).map_err(|_| Errno::NOENT)?;
         assert!(!path.starts_with('/') && !path.is_empty(), "the worker opens beneath a root, not {path}");
+        if self.rng.chance(self.odds.open_fails) {
+            return Err(Errno::MFILE);
+        }
         let inode = self.tree.resolve(dir, path, symlinks)?;
         let fd = self.install(Object::File(inode));
         self.note(format_args!("open {path} as {}", fd.0));

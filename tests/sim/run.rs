@@ -14,7 +14,7 @@ use crate::clients::Client;
 use crate::fake_ring::FakeRing;
 use crate::faults::{Odds, Rng};
 use crate::site;
-use crate::world::{CHANNEL, LISTENER, LOG, World};
+use crate::world::{CHANNEL, LISTENERS, LOG, World};
 
 /// What a run came to.
 pub struct Report {
@@ -89,11 +89,17 @@ fn live(
     descriptors: usize,
     steps_max: u64,
 ) -> Result<(), String> {
+    let listener = |tls: bool| Listener {
+        fd: LISTENERS[usize::from(tls)],
+        tls,
+        proxy_protocol: false,
+        trusted: Rc::new([]),
+    };
     let setup = Setup {
         config,
-        listeners: vec![Listener { fd: LISTENER, tls: false, proxy_protocol: false, trusted: Vec::new() }],
+        listeners: vec![listener(false), listener(true)],
         channel: CHANNEL,
-        tls: None,
+        tls: Some(crate::tls::endpoint()),
         access_log: Some(LOG),
         counters: counters.clone(),
         descriptors,

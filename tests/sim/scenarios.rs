@@ -22,6 +22,7 @@ fn plan(odds: Odds, clients: Vec<Client>) -> Plan {
     config.server.max_connections = 1000;
     config.limits.requests_per_connection = 0;
     config.cache.memory = 1 << 20;
+    config.cache.max_file = site::FILE_MAX as u64;
     let tree = site::tree(&mut rng, &odds);
     let mut world = World::new(rng, odds, tree);
     for (index, client) in clients.into_iter().enumerate() {
@@ -72,6 +73,52 @@ fn pipelined_requests_are_answered_in_order_however_they_are_cut() {
         });
         let report = passes(calm(vec![pipelining]));
         assert_eq!(client(&report, 0).statuses, [200; 4], "in pieces of {write_max}");
+    }
+}
+
+#[test]
+fn a_large_body_in_memory_is_sent_whole_by_short_sends() {
+    let odds = Odds { short_send: 1000, reorder: 500, late: 300, ..Odds::none() };
+    let mut plan = plan(odds, vec![Client::honest(vec![get("/page.txt"), get("/page.txt")])]);
+    plan.config.cache.max_file = 1 << 20;
+    plan.world.tree.replace(&name_of("/page.txt"), (0..300_000_u32).map(|n| (n % 251) as u8).collect());
+    let report = passes(plan);
+    assert_eq!(client(&report, 0).statuses, [200; 2]);
+}
+
+#[test]
+fn tls_carries_the_same_whatever_the_records_are_cut_into() {
+    for (lease_bytes, socket_bytes, short_send) in [(4096, 64 << 10, 0), (5, 1500, 700), (64, 50, 0)] {
+        let odds = Odds { lease_bytes, socket_bytes, short_send, ..Odds::none() };
+        let script = vec![get("/a.txt"), get("/steady.bin"), get("/empty.txt"), get("/sub/")];
+        let secure = |depth| {
+            Client::honest(script.clone()).with(|style| {
+                style.tls = true;
+                style.depth = depth;
+            })
+        };
+        let report = passes(plan(odds, vec![secure(1), secure(4)]));
+        assert_eq!(client(&report, 0).statuses, [200; 4]);
+        assert_eq!(client(&report, 1).statuses, [200; 4]);
+        let handshakes = [Counter::HandshakesFull, Counter::HandshakesResumed];
+        assert_eq!(handshakes.map(|counter| report.counters.get(counter)).iter().sum::<u64>(), 2);
+    }
+}
+
+#[test]
+fn the_kernel_takes_over_tls_for_large_bodies() {
+    for (no_kernel_tls, counter) in [(0, Counter::KernelTlsOn), (1000, Counter::KernelTlsRefused)] {
+        let odds = Odds { no_kernel_tls, short_send: 300, ..Odds::none() };
+        let script = vec![get("/a.txt"), get("/big.bin"), get("/a.txt"), get("/big.bin")];
+        let secure = Client::honest(script).with(|style| {
+            style.tls = true;
+            style.leaves = false;
+        });
+        let mut plan = plan(odds, vec![secure]);
+        large(&mut plan);
+        let report = passes(plan);
+        assert_eq!(client(&report, 0).statuses, [200; 4]);
+        assert_eq!(report.counters.get(counter), 1);
     }
 }
 

@@ -14,6 +14,7 @@ use crate::world::World;
 
 /// How long what was looked up is served before it is looked at again.
 pub const REVALIDATE: Duration = Duration::from_secs(1);
+/// Larger files stay on disk, in some runs; in others all but the largest are kept in memory.
 pub const FILE_MAX: usize = 4096;
 pub const TIMEOUTS: Timeouts = Timeouts {
     handshake: Duration::from_secs(10),
@@ -55,8 +56,8 @@ pub fn config(rng: &mut Rng) -> Config {
         },
         tls: Tls { kernel: KernelTls::Auto, tickets: None, ticket_keys: Vec::new() },
         cache: Cache {
-            memory: *rng.pick(&[0, 8 << 10, 1 << 20]),
-            max_file: FILE_MAX as u64,
+            memory: *rng.pick(&[0, 8 << 10, 1 << 20, 64 << 20]),
+            max_file: *rng.pick(&[FILE_MAX as u64, 500_000]),
             revalidate: REVALIDATE,
         },
         listen: vec![Listen {
@@ -182,6 +183,15 @@ fn contents(path: &str, rng: &mut Rng) -> Vec<u8> {
 }
 
 fn text(rng: &mut Rng, low: usize, high: usize) -> Vec<u8> {
+    // Chance for the first bytes, then the same again with a counter: large files cost little.
     let length = rng.within(low, high);
-    (0..length).map(|_| b' ' + rng.below(90) as u8).collect()
+    let pattern: Vec<u8> = (0..length.min(1009)).map(|_| b' ' + rng.below(90) as u8).collect();
+    let mut bytes = pattern.repeat(length / 1009 + 1);
+    bytes.truncate(length);
+    for (count, piece) in bytes.chunks_mut(1009).enumerate().skip(1) {
+        let mark = format!("{count:>8}");
+        let end = piece.len().min(mark.len());
+        piece[..end].copy_from_slice(&mark.as_bytes()[..end]);
+    }
+    bytes
 }

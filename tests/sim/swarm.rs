@@ -56,8 +56,22 @@ fn add_up(totals: &mut BTreeMap<&'static str, u64>, report: &Report) {
 
 /// A swarm that never comes by a branch does not test it.
 fn reaches_the_rare(totals: &BTreeMap<&'static str, u64>) {
-    use Counter::{AcceptPaused, Cut, LeasesStarved, LookupsAsync, Responses5xx, TimedOut};
-    let rare = [AcceptPaused, Cut, LeasesStarved, LookupsAsync, Responses5xx, TimedOut];
+    use Counter::{
+        AcceptPaused, Cut, HandshakesFull, HandshakesResumed, KernelTlsOn, KernelTlsRefused, LeasesStarved,
+        LookupsAsync, Responses5xx, TimedOut,
+    };
+    let rare = [
+        AcceptPaused,
+        Cut,
+        HandshakesFull,
+        HandshakesResumed,
+        KernelTlsOn,
+        KernelTlsRefused,
+        LeasesStarved,
+        LookupsAsync,
+        Responses5xx,
+        TimedOut,
+    ];
     for description in COUNTERS.iter().filter(|description| rare.contains(&description.counter)) {
         assert!(totals[description.name] > 0, "{} stayed 0 in {totals:?}", description.name);
     }

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use httpd::ring::{Clock, Completion, Done, Op, Payload, Token};
@@ -15,19 +16,22 @@ use httpd::worker::start::Order;
 use crate::clients::Client;
 use crate::faults::{Odds, Rng};
 use crate::net::{Got, Socket};
+use crate::records::Tls13;
 use crate::tree::{EPOCH_SECONDS, Inode, Tree};
 
 /// What a descriptor refers to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Object {
-    Listener,
+    /// 0 speaks plainly, 1 by TLS.
+    Listener(usize),
     Channel,
     Log,
     Socket(usize),
     File(Inode),
 }
 
-pub const LISTENER: Fd = Fd(3);
+/// Plain, and by TLS.
+pub const LISTENERS: [Fd; 2] = [Fd(3), Fd(6)];
 pub const CHANNEL: Fd = Fd(4);
 pub const LOG: Fd = Fd(5);
 
@@ -89,7 +93,10 @@ pub struct World {
     pub odds: Odds,
     pub tree: Tree,
     pub sockets: Vec<Socket>,
-    pub backlog: VecDeque<usize>,
+    /// Sockets whose encryption the kernel does.
+    pub sealing: BTreeMap<usize, Tls13>,
+    pub backlogs: [VecDeque<usize>; 2],
+    pub tls: Arc<rustls::ClientConfig>,
     pub fds: BTreeMap<i32, Object>,
     pub graveyard: Graveyard,
     pub notes: VecDeque<Vec<u8>>,
@@ -118,7 +125,9 @@ pub struct World {
 
 impl World {
     pub fn new(mut rng: Rng, odds: Odds, tree: Tree) -> Self {
-        let fds = [(LISTENER.0, Object::Listener), (CHANNEL.0, Object::Channel), (LOG.0, Object::Log)];
+        let listeners = [0, 1].map(|index| (LISTENERS[index].0, Object::Listener(index)));
+        let [plain, tls] = listeners;
+        let fds = [plain, tls, (CHANNEL.0, Object::Channel), (LOG.0, Object::Log)];
         Self {
             now: Duration::ZERO,
             base: Instant::now(),
@@ -127,7 +136,9 @@ impl World {
             odds,
             tree,
             sockets: Vec::new(),
-            backlog: VecDeque::new(),
+            sealing: BTreeMap::new(),
+            backlogs: Default::default(),
+            tls: crate::tls::clients(),
             fds: fds.into(),
             graveyard: Graveyard::default(),
             notes: VecDeque::new(),
@@ -238,14 +249,14 @@ impl World {
     }
 
     /// A client connects; its socket.
-    pub fn connect(&mut self, client: usize) -> usize {
+    pub fn connect(&mut self, client: usize, tls: bool) -> usize {
         let outbound_max = self.odds.socket_bytes;
         let inbound_max = self.rng.within(1, 20_000);
         self.sockets.push(Socket::new(client, inbound_max, outbound_max));
         let socket = self.sockets.len() - 1;
-        self.backlog.push_back(socket);
+        self.backlogs[usize::from(tls)].push_back(socket);
         self.note(format_args!("client {client} connects as socket {socket}"));
-        self.wake(Object::Listener);
+        self.wake(Object::Listener(usize::from(tls)));
         socket
     }
 
@@ -281,7 +292,7 @@ impl World {
     pub fn break_down(&mut self, socket: usize) {
         self.note(format_args!("socket {socket}: broken"));
         self.sockets[socket].break_down();
-        self.backlog.retain(|&waiting| waiting != socket);
+        self.backlogs.iter_mut().for_each(|backlog| backlog.retain(|&waiting| waiting != socket));
         self.wake(Object::Socket(socket));
     }
 
