@@ -172,6 +172,7 @@ impl Connection {
             Event::RecordSent(result) => self.record_sent(result, scope),
             Event::Deadline { unsent } => self.expired(unsent, scope),
             Event::Drain { now } => self.drain(now),
+            Event::Stop => self.close(Outcome::Stopped, scope),
         }
         self.settle(scope);
     }

@@ -102,6 +102,9 @@ impl<R: Ring> Worker<R> {
                 tracing::warn!(connections = self.slots.count(), "drain time is over; closing what is left");
             }
             self.retirement.state = State::Over;
+            for key in self.slots.keys() {
+                self.deliver(key, Event::Stop);
+            }
         } else if *idle_until <= now {
             *idle_until = now + SWEEP_EVERY;
             for key in self.slots.keys() {
