@@ -106,6 +106,23 @@ fn tls_carries_the_same_whatever_the_records_are_cut_into() {
 }
 
 #[test]
+fn the_kernel_takes_over_tls_for_large_bodies() {
+    for (no_kernel_tls, counter) in [(0, Counter::KernelTlsOn), (1000, Counter::KernelTlsRefused)] {
+        let odds = Odds { no_kernel_tls, short_send: 300, ..Odds::none() };
+        let script = vec![get("/a.txt"), get("/big.bin"), get("/a.txt"), get("/big.bin")];
+        let secure = Client::honest(script).with(|style| {
+            style.tls = true;
+            style.leaves = false;
+        });
+        let mut plan = plan(odds, vec![secure]);
+        large(&mut plan);
+        let report = passes(plan);
+        assert_eq!(client(&report, 0).statuses, [200; 4]);
+        assert_eq!(report.counters.get(counter), 1);
+    }
+}
+
+#[test]
 fn a_client_that_ends_its_side_gets_its_answers() {
     let script = vec![get("/steady.bin"), get("/a.txt")];
     let report = passes(calm(vec![Client::honest(script).with(|style| {
