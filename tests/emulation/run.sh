@@ -64,7 +64,7 @@ add() {
 
 # program NAME: finds a test program, or the server.
 program() {
-    path=$(sed -n 's/.*"executable":"\([^"]*\/'"$1"'\(-[0-9a-f]*\)\{0,1\}\)".*/\1/p' "$work/programs" | grep -v '/deps/httpd-' | tail -n 1)
+    path=$(sed -n 's/.*"executable":"\([^"]*\/'"$1"'\(-[0-9a-f]*\)\{0,1\}\)".*/\1/p' "$work/programs" | tail -n 1)
     [ -x "$path" ] || { echo "no program $1: do the tests compile?" >&2; exit 1; }
     echo "$path"
 }
@@ -73,13 +73,10 @@ room=$work/$machine${EMULATION_TESTS:+-other}
 mkdir -p "$room"
 if [ -z "${EMULATION_TESTS:-}" ]; then
     cargo test --test tls_emulated --test e2e --no-run --message-format=json 2>/dev/null >"$work/programs" || true
-    EMULATION_PROGRAMS="$(program tls_emulated) $(program e2e) $(program httpd) $(command -v openssl)"
-    for program in $EMULATION_PROGRAMS; do
-        case $program in
-        */tls_emulated-*) echo "$program --test-threads=1" ;;
-        */e2e-*) echo "$program tls:: --test-threads=1" ;;
-        esac
-    done >"$room/tests"
+    sessions=$(program tls_emulated) server_tests=$(program e2e) server=$(program httpd)
+    EMULATION_PROGRAMS="$sessions $server_tests $server $(command -v openssl)"
+    echo "$sessions --test-threads=1" >"$room/tests"
+    echo "$server_tests tls:: --test-threads=1" >>"$room/tests"
 else
     cp "$EMULATION_TESTS" "$room/tests"
 fi
