@@ -69,7 +69,10 @@ impl Connection {
                 }
             }
             Next::Bytes { head, body, more } => match self.transport.protect(head, body, scope.buffers) {
-                Ok((head, body)) => self.push_send(head, 0, body, more && direct, scope),
+                Ok((head, body)) => {
+                    let more = more && self.transport.waits_for_files();
+                    self.push_send(head, 0, body, more, scope);
+                }
                 Err(_) => self.close(Outcome::KeyUsedUp, scope),
             },
             Next::File { piece, last } => {

@@ -87,6 +87,13 @@ impl Transport {
         }
     }
 
+    /// Whether a head is held back until the first bytes of its file join it. Not where the kernel
+    /// encrypts: a record of its own costs less than what a head before the file's first page does to all
+    /// records, whose pieces then end amid blocks of the cipher; and held back bytes could be lost.
+    pub(super) fn waits_for_files(&self) -> bool {
+        matches!(self, Self::Plain)
+    }
+
     /// How much of a body is given to the socket at once.
     pub(super) fn piece_max(&self) -> usize {
         if self.sends_plaintext() { super::outgoing::PIECE_MAX } else { SEALED_PIECE_MAX }

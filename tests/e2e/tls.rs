@@ -212,13 +212,16 @@ fn a_change_of_keys_in_the_middle() {
     client.stream().flush().expect("sent");
     received.extend(client.rest_of(bytes.len() - received.len()));
     assert!(received == bytes);
+    let next = client.get("/");
+    assert_eq!(next.status, 200);
     // Kernels before 6.14 cannot change theirs, so that the server ends the connection, cleanly.
     if emulated() {
+        assert_eq!(next.field("connection"), Some("close"));
         let (received, end) = client.until_end();
         assert!(received.is_empty());
         end.expect("close_notify");
     } else {
-        assert_eq!(client.get("/").status, 200);
+        assert_eq!(next.field("connection"), None);
     }
 }
 
