@@ -195,6 +195,10 @@ impl Ring for Uring {
         self.leases.free()
     }
 
+    fn accept_now(&mut self, listener: Fd) -> Result<Descriptor, Errno> {
+        direct::accept(listener).map(|fd| Descriptor::new(fd, &self.graveyard))
+    }
+
     fn open_cached(&mut self, dir: Fd, path: &CString, symlinks: Symlinks) -> Result<Descriptor, Errno> {
         direct::open_cached(dir, path, symlinks).map(|fd| Descriptor::new(fd, &self.graveyard))
     }

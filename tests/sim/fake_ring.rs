@@ -239,6 +239,16 @@ impl Ring for FakeRing {
         sent
     }
 
+    fn accept_now(&mut self, listener: Fd) -> Result<Descriptor, Errno> {
+        let mut world = self.world.borrow_mut();
+        let Object::Listener(listener) = world.object(listener, "an accept") else {
+            panic!("an accept on what is no listener");
+        };
+        let socket = world.backlogs[listener].pop_front().ok_or(Errno::AGAIN)?;
+        let fd = world.install(Object::Socket(socket));
+        Ok(Descriptor::new(fd, &world.graveyard))
+    }
+
     fn send_now(&mut self, socket: Fd, bytes: &[u8]) -> Result<usize, Errno> {
         let mut world = self.world.borrow_mut();
         match world.object(socket, "a send") {
