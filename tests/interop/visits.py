@@ -127,7 +127,10 @@ class Gnutls(Client):
                 out, err = talk.finish()
             text = (out + err).decode(errors="replace")
             require("The certificate is trusted" in text, "the certificate was not verified")
-            demand(text, rf"Description: \(TLS{version}", f"TLS {version}")
+            demand(text, rf"Description: \(TLS{version[:3]}", f"TLS {version[:3]}")
+            # Of TLS 1.2 only; 1.3 has it built in.
+            require(version != "1.2" or "extended master secret" in text, "there is no extended master secret")
+            require("%NO_SESSION_HASH" not in version or "extended master secret" not in text, "there is one")
             require(("*** This is a resumed session" in text) == bool(turn), "the second session was not the first, resumed")
             require("Application protocol: http/1.1" in text, "ALPN was not http/1.1")
             got += bodies(out)
