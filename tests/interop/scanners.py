@@ -17,16 +17,17 @@ SSLYZE = "6.3.1"
 # Certificates that Mozilla's configuration knows; Ed25519 is not among them.
 HOSTS = {"both.test": ["p256-pkcs8", "rsa-pkcs8"], "p384.test": ["p384"], "rsa.test": ["rsa"]}
 
-# Protocols, standard ciphers, forward secrecy, preferences, defaults, the http head, vulnerabilities. Without the list of each
-# single cipher and the simulated clients, which take as long as all others.
-QUICK = ["-p", "-s", "-f", "-P", "-S", "-h", "-U"]
+# Protocols, standard ciphers, forward secrecy, preferences, defaults, the http head. Without vulnerabilities, for which
+# sslyze looks too, the list of each single cipher and the simulated clients: they take three times as long.
+QUICK = ["-p", "-s", "-f", "-P", "-S", "-h"]
 
-# The only complaint that is none of the server's: our names are in no DNS.
-NOT_OURS = ("DNS_CAArecord",)
+# What is no fault: our names are in no DNS; and that the client's order of ciphers counts is what Mozilla's configuration
+# wants, since it knows whether it has hardware for AES.
+NOT_OURS = ("DNS_CAArecord", "cipher_order")
 
 # What testssl.sh must have seen, so that silence does not pass for praise.
 SEEN = {"TLS1": "not offered", "TLS1_1": "not offered", "TLS1_2": "offered", "TLS1_3": "offered with final",
-        "cert_chain_of_trust": "passed."}
+        "sessionresumption_ticket": "supported", "cert_chain_of_trust": "passed."}
 
 # Its tests take seconds each, on a machine that does other things at the same time.
 TESTSSL_SECONDS = 900
@@ -83,7 +84,7 @@ class Scanners:
     def check_sslyze(self):
         targets = [f"{host}:{self.server.port}{{127.0.0.1}}" for host in HOSTS]
         report = f"{self.setting.work}/sslyze.json"
-        out = output([sslyze(), "--mozilla_config=intermediate", "--resum", "--certinfo_ca_file", self.setting.authority.root,
+        out = output([sslyze(), "--mozilla_config=intermediate", "--certinfo_ca_file", self.setting.authority.root,
                       "--json_out", report, *targets], status=None)[0].decode()
         verdicts = out[out.index("COMPLIANCE AGAINST"):].strip()
         require(out.count("OK - Compliant.") == len(HOSTS), verdicts)
@@ -96,8 +97,6 @@ class Scanners:
                         for version in (2, 3)}
             require(len(accepted[3]) == 3, f"{host}, TLS 1.3: {accepted[3]}")
             require(len(accepted[2]) == 3 * len(HOSTS[host]), f"{host}, TLS 1.2: {accepted[2]}")
-            tickets = scan["session_resumption"]["result"]["tls_ticket_resumption_result"]
-            require(tickets == "FULLY_SUPPORTED", f"{host}: tickets are {tickets}")
         return f"{len(HOSTS)} sites compliant"
 
     def check_testssl(self):
