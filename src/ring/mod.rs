@@ -167,6 +167,9 @@ pub trait Ring {
     /// The time, as of the end of the last turn.
     fn clock(&self) -> Clock;
 
+    /// How many turns found more completions than their queue holds.
+    fn overflows(&self) -> u64;
+
     /// The received bytes.
     fn leased(&self, lease: &Lease) -> &[u8];
 

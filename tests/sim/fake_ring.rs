@@ -146,6 +146,10 @@ impl Ring for FakeRing {
         self.clock
     }
 
+    fn overflows(&self) -> u64 {
+        0
+    }
+
     fn leased(&self, lease: &Lease) -> &[u8] {
         self.leases[usize::from(lease.buffer)].as_deref().expect("a lease that is out")
     }
