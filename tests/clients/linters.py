@@ -64,7 +64,7 @@ PATHS = ["/", "/assets/style.css", "/assets/ask.js", "/assets/icon.png", "/asset
 
 def judge(words):
     """Runs this file where REDbot is; fails with what it finds."""
-    done = run(python(), Path(__file__).resolve(), *words, status=None)
+    done = run(python(), "-B", Path(__file__).resolve(), *words, status=None)
     said = done.stdout.decode(errors="replace")
     if done.returncode != 0:
         raise Failure(said + done.stderr.decode(errors="replace")[-800:])
