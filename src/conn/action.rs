@@ -43,6 +43,8 @@ pub enum Event<'a> {
     /// The worker retires: finish what is in flight. `now`: close an idle connection at once,
     /// instead of answering one more request.
     Drain { now: bool },
+    /// The time to finish is over: close, whatever is under way.
+    Stop,
 }
 
 /// Something a connection wants done. What needs the peer's patience completes with an [`Event`].

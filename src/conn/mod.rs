@@ -108,6 +108,8 @@ pub struct Accepted {
     pub proxy_header: bool,
     /// Whose `Forwarded` fields are believed here: other listeners may trust others.
     pub trusted: Rc<[ipnet::IpNet]>,
+    /// Whether the worker retires already, so that one request is all it will answer.
+    pub draining: bool,
 }
 
 impl Connection {
@@ -135,7 +137,7 @@ impl Connection {
             requests: 0,
             receiving: false,
             peer_done: false,
-            draining: false,
+            draining: accepted.draining,
         };
         connection.settle(scope);
         connection
@@ -170,6 +172,7 @@ impl Connection {
             Event::RecordSent(result) => self.record_sent(result, scope),
             Event::Deadline { unsent } => self.expired(unsent, scope),
             Event::Drain { now } => self.drain(now),
+            Event::Stop => self.close(Outcome::Stopped, scope),
         }
         self.settle(scope);
     }

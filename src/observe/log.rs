@@ -5,10 +5,11 @@
 
 use std::fmt::{self, Write as _};
 use std::io::IsTerminal as _;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
@@ -20,6 +21,7 @@ use tracing_subscriber::registry::{LookupSpan, Registry};
 use tracing_subscriber::reload;
 
 use super::calendar::Moment;
+use crate::sys::wait::{For, wait};
 
 static FILTER: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 
@@ -35,10 +37,10 @@ pub fn start(least_severe: Level) {
         return;
     }
     let (filter, handle) = reload::Layer::new(filter);
-    // A standard error that is full or gone must not end the program: what cannot be said is lost.
+    // A standard error that is gone must not end the program: what cannot be said is lost.
     let lines = tracing_subscriber::fmt::layer()
         .event_format(Lines { style: Style::of_stderr() })
-        .with_writer(std::io::stderr)
+        .with_writer(|| Stderr)
         .log_internal_errors(false);
     // Refused where another writer was installed before, as tests do.
     if tracing::subscriber::set_global_default(Registry::default().with(filter).with(lines)).is_ok() {
@@ -49,6 +51,40 @@ pub fn start(least_severe: Level) {
 /// Has the lines of this process, a fresh child, say which worker speaks.
 pub fn speak_as_worker(index: u32) {
     WORKER.store(index, Relaxed);
+}
+
+/// The longest line. A pipe that has room at all has room for a page, so that nobody ever waits in the
+/// middle of a line for whoever should be reading.
+const LINE_BYTES_MAX: usize = 4000;
+
+/// Lines that found no room since the last one that did.
+static LOST: AtomicU32 = AtomicU32::new(0);
+
+/// Standard error, but never waited for: a reader that stopped reading must not stop a server.
+struct Stderr;
+
+impl std::io::Write for Stderr {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        let stderr = std::io::stderr();
+        let has_room = wait(&[(stderr.as_fd(), For::Writing)], Some(Duration::ZERO));
+        if !has_room.is_ok_and(|has_room| has_room == [true]) {
+            LOST.fetch_add(1, Relaxed);
+            return Ok(line.len());
+        }
+        match LOST.swap(0, Relaxed) {
+            0 => stderr.lock().write(line),
+            lost => {
+                let mut text = format!("({lost} lines were lost: nobody read them) ").into_bytes();
+                text.extend_from_slice(line);
+                stderr.lock().write_all(&text)?;
+                Ok(line.len())
+            }
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// How a line begins.
@@ -102,7 +138,13 @@ where
         let worker = Some(WORKER.load(Relaxed)).filter(|&index| index != u32::MAX);
         let head =
             Head { style: self.style, level: *event.metadata().level(), worker, time: SystemTime::now() };
-        writeln!(writer, "{head}{}", OneLine(&text.finish()))
+        let mut text = OneLine(&text.finish()).to_string();
+        if text.len() > LINE_BYTES_MAX {
+            let end = (0..=LINE_BYTES_MAX).rev().find(|&at| text.is_char_boundary(at));
+            text.truncate(end.unwrap_or_default());
+            text.push_str(" [cut]");
+        }
+        writeln!(writer, "{head}{text}")
     }
 }
 
@@ -208,6 +250,20 @@ mod tests {
         });
         let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
         assert_eq!(text, "<4>worker 3 died\\u{1b}[2J pid=7 reason=\"a\\nb\"\n");
+    }
+
+    #[test]
+    fn a_long_line_is_cut_between_characters() {
+        let sink = Sink::default();
+        let writer = sink.clone();
+        let layer = tracing_subscriber::fmt::layer()
+            .event_format(Lines { style: Style::Journal })
+            .with_writer(move || writer.clone());
+        tracing::subscriber::with_default(Registry::default().with(layer), || {
+            tracing::warn!("x{}", "é".repeat(LINE_BYTES_MAX));
+        });
+        let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
+        assert!(text.len() < LINE_BYTES_MAX + 20 && text.ends_with("é [cut]\n"));
     }
 
     #[test]

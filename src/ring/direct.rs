@@ -11,7 +11,7 @@ use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, Shutdown};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, Shutdown, SocketFlags};
 
 use crate::sys::Errno;
 use crate::sys::fds::Fd;
@@ -170,6 +170,12 @@ fn is_memory(file: Fd) -> bool {
 pub(super) fn send_file(socket: Fd, file: Fd, offset: u64, length: usize) -> Result<usize, Errno> {
     let mut offset = offset;
     rustix::fs::sendfile(borrow(socket), borrow(file), Some(&mut offset), length)
+}
+
+pub(super) fn accept(listener: Fd) -> Result<Fd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::accept_with(borrow(listener), flags)?;
+    Ok(Fd(socket.into_raw_fd()))
 }
 
 pub(super) fn send_now(socket: Fd, bytes: &[u8]) -> Result<usize, Errno> {

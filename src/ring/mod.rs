@@ -167,6 +167,9 @@ pub trait Ring {
     /// The time, as of the end of the last turn.
     fn clock(&self) -> Clock;
 
+    /// How many turns found more completions than their queue holds.
+    fn overflows(&self) -> u64;
+
     /// The received bytes.
     fn leased(&self, lease: &Lease) -> &[u8];
 
@@ -175,6 +178,12 @@ pub trait Ring {
 
     /// How many receive buffers are with the kernel, free to be filled.
     fn leases_free(&self) -> usize;
+
+    /// Accepts a connection that waits, non-blocking and close-on-exec.
+    ///
+    /// # Errors
+    /// EAGAIN when none waits, and those of accept4(2).
+    fn accept_now(&mut self, listener: Fd) -> Result<Descriptor, Errno>;
 
     /// Opens for reading beneath `dir`, without waiting for a disk: EAGAIN says that
     /// [`Op::Open`] is needed. Fifos and devices open without blocking or side effects.

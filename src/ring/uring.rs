@@ -29,15 +29,6 @@ use crate::sys::fds::{Descriptor, Fd, Graveyard};
 use crate::sys::file::{Facts, Symlinks};
 use crate::sys::{Errno, Error};
 
-/// What the ring went through, for the status page.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Counters {
-    /// System calls that handed over ops or waited.
-    pub enters: u64,
-    /// Turns that found the completion queue overflown.
-    pub overflows: u64,
-}
-
 /// io_uring and what belongs to it. Stays on the thread that made it.
 #[derive(Debug)]
 pub struct Uring {
@@ -56,7 +47,7 @@ pub struct Uring {
     no_iowait: bool,
     cachestat: bool,
     clock: Clock,
-    counters: Counters,
+    overflows: u64,
 }
 
 struct RingAndDebug(IoUring);
@@ -108,7 +99,7 @@ impl Uring {
             no_iowait: features.no_iowait,
             cachestat: features.cachestat,
             clock: Clock { now: Instant::now(), wall: SystemTime::now() },
-            counters: Counters::default(),
+            overflows: 0,
         };
         Ok((uring, features))
     }
@@ -116,11 +107,6 @@ impl Uring {
     /// Where descriptors of this worker are buried.
     pub fn graveyard(&self) -> &Graveyard {
         &self.graveyard
-    }
-
-    /// What the ring went through.
-    pub fn counters(&self) -> Counters {
-        self.counters
     }
 }
 
@@ -193,6 +179,10 @@ impl Ring for Uring {
         self.clock
     }
 
+    fn overflows(&self) -> u64 {
+        self.overflows
+    }
+
     fn leased(&self, lease: &Lease) -> &[u8] {
         self.leases.bytes(lease)
     }
@@ -203,6 +193,10 @@ impl Ring for Uring {
 
     fn leases_free(&self) -> usize {
         self.leases.free()
+    }
+
+    fn accept_now(&mut self, listener: Fd) -> Result<Descriptor, Errno> {
+        direct::accept(listener).map(|fd| Descriptor::new(fd, &self.graveyard))
     }
 
     fn open_cached(&mut self, dir: Fd, path: &CString, symlinks: Symlinks) -> Result<Descriptor, Errno> {
@@ -368,7 +362,6 @@ impl Uring {
     /// Hands over what is queued, and waits. Returns early for signals and shortages of the kernel's.
     fn enter(&mut self, wait: Wait) -> Result<(), Error> {
         self.leases.publish();
-        self.counters.enters += 1;
         let timeout = match wait {
             Wait::No => Some(Duration::ZERO),
             Wait::Until(None) => None,
@@ -417,7 +410,7 @@ impl Uring {
 
     fn reap(&mut self, completions: &mut Vec<Completion>) {
         if self.ring.0.submission().cq_overflow() {
-            self.counters.overflows += 1;
+            self.overflows += 1;
         }
         completions.append(&mut self.ready);
         let mut reaped = mem::take(&mut self.reaped);

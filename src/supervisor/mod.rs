@@ -64,7 +64,7 @@ pub fn run_with(
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
-            tracing::error!("{reason}");
+            complain(&reason);
             ExitCode::FAILURE
         }
     }
@@ -430,8 +430,9 @@ impl Supervisor {
     }
 
     fn reload_failed(&mut self, reason: String) {
-        tracing::error!("reload failed, the generation before goes on: {reason}");
-        self.notify.ready(&format!("reload failed, the generation before goes on: {reason}"));
+        let text = format!("reload failed, the generation before goes on: {reason}");
+        complain(&text);
+        self.notify.ready(&text);
         self.last_reload = Some(Reload { succeeded: false, at: now_in_seconds(), reason: Some(reason) });
     }
 
@@ -462,6 +463,11 @@ impl Supervisor {
             Err(error) => tracing::warn!("`httpd status` will not work: {error}"),
         }
     }
+}
+
+/// Logs a report of several lines as such.
+fn complain(report: &str) {
+    report.lines().for_each(|line| tracing::error!("{line}"));
 }
 
 fn find_user(config: &Config) -> Result<Option<User>, String> {

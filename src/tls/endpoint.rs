@@ -142,8 +142,9 @@ fn server_config(
     }
     // Our record layer, not only the kernel's, is made of the secrets.
     server.enable_secret_extraction = true;
-    // RFC 7627. Every TLS 1.2 client still maintained has it.
-    server.require_ems = true;
+    // RFC 7627 is used with whoever has it, and not demanded: what it guards against needs client certificates,
+    // renegotiation or exporters, of which there are none here, and OpenSSL before 1.1 does without it.
+    server.require_ems = false;
     server
 }
 

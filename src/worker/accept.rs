@@ -168,6 +168,18 @@ impl<R: Ring> Worker<R> {
             }
             (Ok(_), _) => unreachable!("an accept gives a descriptor"),
         }
+        if !more && self.listening.closed {
+            self.accept_rest(&listener);
+        }
+    }
+
+    /// Takes the connections that wait at a listener this worker leaves. The kernel tells one waiting
+    /// ring of a new connection, and if that was ours in the moment we stopped, the successor, which
+    /// waits at the same listener, would not hear of it before the next one comes.
+    fn accept_rest(&mut self, listener: &Listener) {
+        while let Ok(socket) = self.ring.accept_now(listener.fd) {
+            self.welcome(listener, socket);
+        }
     }
 
     fn welcome(&mut self, listener: &Listener, socket: Descriptor) {
@@ -188,6 +200,7 @@ impl<R: Ring> Worker<R> {
             peer: Peer { address, secure: listener.tls },
             session: self.listening.tls.as_ref().filter(|_| listener.tls).map(Session::new),
             proxy_header: listener.proxy_protocol && trusted,
+            draining: self.listening.closed,
             trusted: Rc::clone(&listener.trusted),
         };
         let key = self.slots.reserve();

@@ -17,6 +17,9 @@ use crate::worker::start::Order;
 /// How long an idle connection may stay with a retiring worker.
 const IDLE_GRACE: Duration = Duration::from_secs(5);
 
+/// How often connections that have become idle since are closed then.
+const SWEEP_EVERY: Duration = Duration::from_millis(250);
+
 /// How far retiring has got.
 #[derive(Debug)]
 pub struct Retirement {
@@ -27,7 +30,7 @@ pub struct Retirement {
 #[derive(Clone, Copy, Debug)]
 enum State {
     Serving,
-    Retiring { idle_until: Option<Instant>, until: Instant },
+    Retiring { idle_until: Instant, until: Instant },
     Over,
 }
 
@@ -40,7 +43,7 @@ impl Retirement {
     /// When something is to be done about it.
     pub fn wakes_at(&self) -> Option<Instant> {
         match self.state {
-            State::Retiring { idle_until, until } => Some(idle_until.map_or(until, |idle| idle.min(until))),
+            State::Retiring { idle_until, until } => Some(idle_until.min(until)),
             _ => None,
         }
     }
@@ -76,8 +79,8 @@ impl<R: Ring> Worker<R> {
     /// Begins to retire. `now`: nobody succeeds this worker.
     fn retire(&mut self, now: bool) {
         let clock = self.shared.clock.now;
-        let grace = IDLE_GRACE.min(self.retirement.drain / 2);
-        let idle_until = (!now).then_some(clock + grace);
+        let grace = if now { SWEEP_EVERY } else { IDLE_GRACE.min(self.retirement.drain / 2) };
+        let idle_until = clock + grace;
         let until = match self.retirement.state {
             State::Retiring { until, .. } => until,
             _ => clock + self.retirement.drain,
@@ -99,8 +102,11 @@ impl<R: Ring> Worker<R> {
                 tracing::warn!(connections = self.slots.count(), "drain time is over; closing what is left");
             }
             self.retirement.state = State::Over;
-        } else if idle_until.is_some_and(|at| at <= now) {
-            *idle_until = None;
+            for key in self.slots.keys() {
+                self.deliver(key, Event::Stop);
+            }
+        } else if *idle_until <= now {
+            *idle_until = now + SWEEP_EVERY;
             for key in self.slots.keys() {
                 self.deliver(key, Event::Drain { now: true });
             }

@@ -30,12 +30,15 @@ pub struct Log {
     reopened: Option<Descriptor>,
     writing: bool,
     since: Option<Instant>,
+    /// Whether a batch was not written, or only in part: the log may end within a line, of this worker or
+    /// of another.
+    torn: bool,
 }
 
 impl Log {
     /// Lines go to `fd`, or nowhere.
     pub fn new(fd: Option<Fd>) -> Self {
-        Self { fd, reopened: None, writing: false, since: None }
+        Self { fd, reopened: None, writing: false, since: None, torn: false }
     }
 
     /// When the batch is to be written though it is small.
@@ -70,7 +73,10 @@ impl<R: Ring> Worker<R> {
         if pending < BATCH && since + BATCH_TIME > now && !retiring {
             return;
         }
-        let bytes = self.shared.log.take(self.shared.buffers.large());
+        let mut bytes = self.shared.log.take(self.shared.buffers.large());
+        if std::mem::take(&mut self.log.torn) {
+            bytes.insert(0, b'\n');
+        }
         self.append(fd, bytes);
     }
 
@@ -94,8 +100,11 @@ impl<R: Ring> Worker<R> {
             }
             Ok(written) if written == bytes.len() => {}
             _ => {
+                self.log.torn = true;
                 let lines = bytes.iter().filter(|&&byte| byte == b'\n').count();
-                self.shared.counters.add(Counter::LogLinesLost, lines as u64);
+                // One at the start ends a line that was written.
+                let ended = usize::from(bytes.first() == Some(&b'\n'));
+                self.shared.counters.add(Counter::LogLinesLost, (lines - ended) as u64);
             }
         }
         self.shared.buffers.give(bytes);

@@ -14,7 +14,7 @@ use crate::files::Question;
 use crate::files::entry::{Entry, Target};
 use crate::files::lookup::{Fact, Lookup, Step};
 use crate::observe::names::Counter;
-use crate::ring::{Done, Job, Op, Payload, Ring};
+use crate::ring::{Clock, Done, Job, Op, Payload, Ring};
 use crate::sys::Errno;
 use crate::sys::fds::Descriptor;
 
@@ -93,7 +93,10 @@ impl<R: Ring> Worker<R> {
         let Some(root) = found.directory else {
             return Some((question, unavailable(now)));
         };
-        let machine = self.shared.files.lookup(&question, self.shared.clock);
+        // What is found counts as seen when its root was: else a deploy that flips the root would stay
+        // unseen for the age of the root and that of the entry together.
+        let clock = Clock { now: found.checked, ..self.shared.clock };
+        let machine = self.shared.files.lookup(&question, clock);
         let mut running = Running { machine, question, root, waiters: Vec::new(), reading: None };
         match self.advance(&mut running, Fact::Begin) {
             Progress::Finished(entry) => {

@@ -182,6 +182,7 @@ impl<R: Ring> Worker<R> {
         self.feed_starved();
         self.listen();
         self.flush_log();
+        self.count();
         Ok(self.life())
     }
 
@@ -193,6 +194,17 @@ impl<R: Ring> Worker<R> {
     /// How many connections there are.
     pub fn connections(&self) -> usize {
         self.slots.count()
+    }
+
+    /// Copies what others count to where the supervisor reads it.
+    fn count(&self) {
+        let (counters, stats) = (&self.shared.counters, self.shared.files.stats());
+        counters.set(Counter::CacheHits, stats.hits);
+        counters.set(Counter::CacheMisses, stats.misses + stats.stale);
+        counters.set(Counter::CacheEvicted, stats.evicted);
+        counters.set(Counter::CacheEntries, stats.entries);
+        counters.set(Counter::CacheBytes, stats.bytes);
+        counters.set(Counter::CqOverflows, self.ring.overflows());
     }
 
     fn wakes_at(&mut self) -> Option<Instant> {

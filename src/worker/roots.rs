@@ -40,6 +40,8 @@ pub struct Found {
     pub directory: Option<Rc<Descriptor>>,
     /// Whether it leads elsewhere than before.
     pub flipped: bool,
+    /// When that was looked at.
+    pub checked: Instant,
 }
 
 impl Roots {
@@ -72,7 +74,8 @@ impl Roots {
                 None => tracing::warn!(root = %root.path.display(), "cannot open the root of a site"),
             }
         }
-        Found { directory: root.open.as_ref().map(|open| Rc::clone(&open.directory)), flipped }
+        let directory = root.open.as_ref().map(|open| Rc::clone(&open.directory));
+        Found { directory, flipped, checked: root.checked }
     }
 }
 

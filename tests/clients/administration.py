@@ -10,7 +10,7 @@ import subprocess
 import threading
 
 import kit
-from kit import Skip, check, curl, equal, expect, run, until
+from kit import check, curl, equal, expect, run, until
 
 
 @check("the example configuration runs as it is", "curl")
@@ -146,6 +146,21 @@ def drain(place):
     expect(copy.read_bytes() == data, "the download was cut")
     equal(server.ended(), 0, "httpd's exit status")
     run("curl", "-q", "-sS", server.url, status=7)
+
+
+@check("USR2: the program is replaced while it serves", "curl")
+def replaced(place):
+    place.file("index.html", "x")
+    server = place.serve()
+    workers = server.workers()
+    with socket.create_connection(("127.0.0.1", server.port), kit.PATIENCE) as old:
+        server.signal(signal.SIGUSR2)
+        until("other workers serve", lambda: len(set(server.workers()) - set(workers)) == 2)
+        equal(curl(place, server.url).body, b"x", "a new connection")
+        old.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        expect(old.recv(65536).startswith(b"HTTP/1.1 200"), "a connection of the old program")
+    server.signal(signal.SIGTERM)
+    equal(server.ended(), 0, "exit status")
 
 
 @check("a killed worker is replaced; the supervisor killed, workers end", "curl")

@@ -4,7 +4,7 @@ import os
 import threading
 from pathlib import Path
 
-from kit import Skip, bytes_of, check, curl, equal, expect, run
+from kit import Missing, bytes_of, check, curl, equal, expect, run
 
 BIG = 50_000_000
 TREE = Path("/usr/share/doc/python3.11/html")
@@ -174,9 +174,7 @@ def compressed(place):
     equal((plain.body, plain.fields.get("content-encoding")), (text, None), "without Accept-Encoding")
     packed = curl(place, "--compressed", url)
     equal(packed.body, text, "unpacked")
-    if packed.fields.get("content-encoding") is None:
-        raise Skip("this server does not use them")
-    equal(packed.fields["content-encoding"], "gzip", "the coding")
+    equal(packed.fields.get("content-encoding"), "gzip", "the coding")
     expect("accept-encoding" in packed.fields.get("vary", "").lower(), f"no Vary in {packed}")
     expect("accept-encoding" in plain.fields.get("vary", "").lower(), f"no Vary in {plain}")
     expect(plain.fields["etag"] != packed.fields["etag"], "one tag for two representations")
@@ -227,7 +225,7 @@ def wget_timestamps(place):
 @check("wget -m: python3.11-doc, byte for byte", "wget")
 def wget_mirror(_place):
     if not TREE.is_dir():
-        raise Skip("python3.11-doc is not installed")
+        raise Missing("python3.11-doc is not installed")
     import kit
     run(kit.PROJECT / "benches/mirror", "--httpd", kit.OPTIONS.httpd, timeout=300)
 

@@ -1,5 +1,6 @@
 """What all checks share: their list, a server as a child process with its files, and running other programs."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -42,6 +43,10 @@ class Skip(Exception):
     """This machine cannot show it."""
 
 
+class Missing(Skip):
+    """A tool is missing that could be installed."""
+
+
 def check(name, *needs):
     """Adds a function to the checks; `needs` are programs, `root`, or `linters`."""
     def add(function):
@@ -64,6 +69,8 @@ def prepare(options):
         os.environ.pop(name, None)
     os.environ["LC_ALL"] = "C.UTF-8"
     missing = sorted({package for tool, package in PACKAGES.items() if not shutil.which(tool)})
+    if importlib.util.find_spec("ensurepip") is None:
+        missing.append("python3-venv")
     if missing and os.geteuid() == 0 and shutil.which("apt-get"):
         print(f"installing {' '.join(missing)}", flush=True)
         environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
@@ -81,11 +88,12 @@ def perform(check):
             if need == "root" and os.geteuid() != 0:
                 raise Skip("needs root")
             if need not in ("root", "linters") and not shutil.which(need):
-                raise Skip(f"{need} is not installed")
+                raise Missing(f"{need} is not installed")
         check.function(place)
         result, reason = "ok", ""
     except Skip as skip:
-        result, reason = "skip", str(skip)
+        is_failure = isinstance(skip, Missing) and os.environ.get("HTTPD_CLIENTS_STRICT") == "1"
+        result, reason = "FAIL" if is_failure else "skip", str(skip)
     except Failure as failure:
         result, reason = "FAIL", f"{failure}\n{place.last_words()}"
     except Exception:  # The check itself is broken: no reason to lose the others.

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import kit
-from kit import Failure, Skip, check, expect, run
+from kit import Failure, Missing, check, expect, run
 
 # Fixed, so that a new opinion of theirs does not fail a change that has nothing to do with it.
 REQUIREMENTS = ["redbot==2.7.1", "httplint==2026.10.4"]
@@ -25,7 +25,7 @@ def python():
                         [interpreter, "-m", "pip", "install", "-q", "--disable-pip-version-check", *REQUIREMENTS]):
             done = subprocess.run(command, capture_output=True, check=False)
             if done.returncode != 0:
-                raise Skip(f"no virtual environment: {done.stderr.decode(errors='replace')[-300:]}")
+                raise Missing(f"no virtual environment: {done.stderr.decode(errors='replace')[-300:]}")
         stamp.write_text(repr(REQUIREMENTS))
     return interpreter
 

@@ -53,8 +53,10 @@ class Authority:
         self.make_key(kind, key)
         names = ",".join(f"DNS:{host}" for host in hosts)
         usage = "digitalSignature,keyEncipherment" if kind.startswith("rsa") else "digitalSignature"
+        # Scanners want to be told where revoked certificates are listed, and do not ask there.
         self.sign(name, hosts[0], f"basicConstraints=critical,CA:FALSE\nkeyUsage=critical,{usage}\nsubjectKeyIdentifier=hash\n"
-                  f"extendedKeyUsage=serverAuth\nauthorityKeyIdentifier=keyid\nsubjectAltName={names}\n", "middle")
+                  "extendedKeyUsage=serverAuth\nauthorityKeyIdentifier=keyid\ncrlDistributionPoints=URI:http://127.0.0.1/crl\n"
+                  f"subjectAltName={names}\n", "middle")
         chain = f"{self.directory}/{name}.chain.pem"
         with open(chain, "w", encoding="ascii") as file:
             for part in (f"{self.directory}/{name}.pem", self.middle):

@@ -13,9 +13,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 # Debian packages of the tools. Some of them work with a tool that is not asked for by name.
 PACKAGES = {
-    "curl": ["curl"], "openssl": ["openssl"], "gnutls-cli": ["gnutls-bin"], "tstclnt": ["libnss3-tools"], "certutil": ["libnss3-tools"],
-    "go": ["golang-go"], "javac": ["default-jdk-headless"], "node": ["nodejs"], "testssl": ["testssl.sh", "bsdextrautils"],
-    "nginx": ["nginx-light"],
+    "curl": ["curl"], "openssl": ["openssl"], "gnutls-cli": ["gnutls-bin"], "tstclnt": ["libnss3-tools"],
+    "certutil": ["libnss3-tools"],
+    "go": ["golang-go"], "javac": ["default-jdk-headless"], "java": ["default-jdk-headless"], "node": ["nodejs"],
+    "nginx": ["nginx-light"], "testssl": ["testssl.sh", "bsdextrautils"],
 }
 
 # No single tool needs nearly as long, debug builds on a busy machine included.

@@ -6,7 +6,7 @@ import socket
 import ssl
 
 from kit import Failed, find, output, require, wait_until
-from visits import VERSIONS, s_client
+from visits import VERSIONS, Gnutls, counted, s_client
 
 # What is asked for, the site whose certificate it gets, and the site that answers. In a certificate a star is one label
 # (RFC 9525 section 6.3), in the name of a site any number.
@@ -79,7 +79,18 @@ def check_old(setting, flag, names):
         raise Failed(f"no alert for {names}: {text.strip()[-300:]}")
 
 
+def check_without_ems(setting):
+    """A client that does not know RFC 7627, as OpenSSL before 1.1 does not; new and resumed."""
+    gnutls, site = Gnutls(), setting.site("p256.test")
+    gnutls.prepare(setting.work)
+    before = setting.server.counters()
+    got = gnutls.visit(setting.server, site, "1.2:%NO_SESSION_HASH", "/small.txt", setting.authority.root, setting.work)
+    require(got == [site.small] * 2, "the body is not the file")
+    counted(setting.server, before, 2, 1)
+
+
 def run(checks, setting):
+    checks.run("TLS 1.2, a client without extended master secret is served", check_without_ems, setting)
     for version in VERSIONS:
         label = f"TLS {version}"
         for name, certificate, content in NAMES:

@@ -18,8 +18,8 @@ WORKERS = 2
 class Site:
     """A name, its certificates, and what it serves."""
 
-    def __init__(self, directory, host, certificates, large):
-        self.host, self.certificates = host, certificates
+    def __init__(self, directory, host, certificates, large, more=""):
+        self.host, self.certificates, self.more = host, certificates, more
         self.name = host or "default"
         self.root = f"{directory}/{self.name.replace('*', '_')}"
         os.mkdir(self.root)
@@ -62,16 +62,17 @@ class Server:
 
 
 class Httpd(Server):
-    def __init__(self, binary, directory, sites, more=""):
+    def __init__(self, binary, directory, sites):
         self.binary, self.directory = binary, directory
         self.config, self.log = f"{directory}/httpd.toml", f"{directory}/httpd.log"
         with open(self.config, "w", encoding="ascii") as file:
             file.write(
                 f'[server]\nworkers = {WORKERS}\npin = false\ncontrol = "{directory}/control.sock"\n'
-                f'[log]\naccess = "off"\n{more}\n[[listen]]\naddress = "127.0.0.1:0"\ntls = true\n')
+                f'[log]\naccess = "off"\n[[listen]]\naddress = "127.0.0.1:0"\ntls = true\n')
             for site in sites:
                 host = f'host = "{site.host}"\n' if site.host else ""
                 file.write(f'[[site]]\n{host}root = "{site.root}"\n')
+                file.write(site.more)
                 for certificate in site.certificates:
                     file.write(f'[[site.certificate]]\ncert = "{certificate.chain}"\nkey = "{certificate.key}"\n')
         with open(self.log, "wb") as log:

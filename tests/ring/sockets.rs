@@ -353,7 +353,7 @@ fn tiny_queues_lose_nothing() {
             assert!(rig.next(slot).result.is_ok());
         }
         assert!(rig.completions.is_empty());
-        assert!(rig.ring.counters().overflows > 0, "{:?}", rig.ring.counters());
+        assert!(rig.ring.overflows() > 0, "the queue was large enough");
     });
 }
 

@@ -16,6 +16,7 @@ use httpd::sys::fds::{Descriptor, Fd};
 use httpd::sys::file::{Facts, Symlinks};
 use httpd::sys::{Errno, Error};
 
+use crate::records::Tls13;
 use crate::world::{Gift, Object, Way, World, completion};
 
 pub struct FakeRing {
@@ -145,6 +146,10 @@ impl Ring for FakeRing {
         self.clock
     }
 
+    fn overflows(&self) -> u64 {
+        0
+    }
+
     fn leased(&self, lease: &Lease) -> &[u8] {
         self.leases[usize::from(lease.buffer)].as_deref().expect("a lease that is out")
     }
@@ -234,6 +239,16 @@ impl Ring for FakeRing {
         sent
     }
 
+    fn accept_now(&mut self, listener: Fd) -> Result<Descriptor, Errno> {
+        let mut world = self.world.borrow_mut();
+        let Object::Listener(listener) = world.object(listener, "an accept") else {
+            panic!("an accept on what is no listener");
+        };
+        let socket = world.backlogs[listener].pop_front().ok_or(Errno::AGAIN)?;
+        let fd = world.install(Object::Socket(socket));
+        Ok(Descriptor::new(fd, &world.graveyard))
+    }
+
     fn send_now(&mut self, socket: Fd, bytes: &[u8]) -> Result<usize, Errno> {
         let mut world = self.world.borrow_mut();
         match world.object(socket, "a send") {
@@ -285,11 +300,35 @@ impl Ring for FakeRing {
         Ok((note.len(), None))
     }
 
-    fn install_tls(&mut self, _socket: Fd, _info: &[u8]) -> Result<(), Errno> {
-        Err(Errno::NOPROTOOPT)
+    fn install_tls(&mut self, socket: Fd, info: &[u8]) -> Result<(), Errno> {
+        let mut world = self.world.borrow_mut();
+        let Object::Socket(socket) = world.object(socket, "setsockopt") else { panic!("of no socket") };
+        assert!(!self.busy.contains(&(socket, true)), "keys while a send is in flight");
+        let refuses = world.odds.no_kernel_tls;
+        if world.rng.chance(refuses) {
+            return Err(Errno::NOPROTOOPT);
+        }
+        world.note(format_args!("socket {socket}: the kernel encrypts"));
+        let before = world.sealing.insert(socket, Tls13::from_crypto_info(info));
+        assert!(before.is_none(), "keys are given once");
+        Ok(())
     }
 
-    fn send_record(&mut self, _socket: Fd, _content_type: u8, _payload: &[u8]) -> Result<(), Errno> {
-        Err(Errno::NOPROTOOPT)
+    fn send_record(&mut self, socket: Fd, content_type: u8, payload: &[u8]) -> Result<(), Errno> {
+        let mut world = self.world.borrow_mut();
+        let Object::Socket(socket) = world.object(socket, "sendmsg") else { panic!("to no socket") };
+        assert!(!self.busy.contains(&(socket, true)), "two sends at once");
+        let state = &world.sockets[socket];
+        if state.is_dead_for_sending() {
+            return Err(Errno::PIPE);
+        }
+        if state.room() == 0 {
+            return Err(Errno::AGAIN);
+        }
+        let records = world.sealing.get_mut(&socket).expect("a socket whose encryption the kernel does");
+        let record = records.seal(content_type, payload);
+        world.sockets[socket].outbound.extend(record);
+        world.tell_client(socket);
+        Ok(())
     }
 }

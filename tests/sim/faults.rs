@@ -81,6 +81,8 @@ pub struct Odds {
     pub racing_open: u32,
     /// An open fails for want of descriptors.
     pub open_fails: u32,
+    /// The kernel does not take over TLS.
+    pub no_kernel_tls: u32,
     /// The network breaks a connection, per act of a client.
     pub break_down: u32,
     /// Closing with unread input destroys what is under way to the client.
@@ -129,6 +131,7 @@ impl Odds {
             cold_pages: odds(900),
             racing_open: odds(100),
             open_fails: odds(60),
+            no_kernel_tls: odds(1000),
             break_down: odds(6),
             reset_destroys: odds(1000),
             mutation: odds(60),

@@ -8,6 +8,9 @@ mod faults;
 mod net;
 mod ops;
 mod reader;
+#[path = "../tls_support/records.rs"]
+#[allow(dead_code, reason = "a part of it is used")]
+mod records;
 mod requests;
 mod run;
 mod scenarios;

@@ -9,6 +9,10 @@ use httpd::sys::fds::{Descriptor, Fd};
 use crate::tree::Inode;
 use crate::world::{Event, Gift, InFlight, Object, Ready, Way, World};
 
+/// The most that one TLS record holds, and the type of those with content (RFC 8446 section 5.1).
+const RECORD_MAX: usize = 1 << 14;
+const APPLICATION_DATA: u8 = 23;
+
 /// What trying an op led to.
 enum Tried {
     /// It has to wait.
@@ -192,8 +196,16 @@ impl World {
             length = self.rng.within(1, length);
         }
         let of_first = length.min(first.len());
-        state.outbound.extend(&first[..of_first]);
-        state.outbound.extend(&second[..length - of_first]);
+        let (first, second) = (&first[..of_first], &second[..length - of_first]);
+        match self.sealing.get_mut(&socket) {
+            None => [first, second].iter().for_each(|part| state.outbound.extend(*part)),
+            // A record that was begun is kept by the kernel beyond what the socket holds.
+            Some(records) => {
+                for content in [first, second].concat().chunks(RECORD_MAX) {
+                    state.outbound.extend(records.seal(APPLICATION_DATA, content));
+                }
+            }
+        }
         state.sent += length as u64;
         self.tell_client(socket);
         Ok(length)

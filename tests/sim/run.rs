@@ -135,11 +135,9 @@ fn live(
     drop(worker);
     let mut world = world.borrow_mut();
     checks::at_end(&mut world, descriptors)?;
-    // Connections that the end of the drain time cuts are not noted.
-    let drained = world.stopped_at.is_some_and(|at| world.now >= at + site::DRAIN);
     let lines = world.log.iter().filter(|&&byte| byte == b'\n').count() as u64;
     let (requests, lost) = (counters.get(Counter::Requests), counters.get(Counter::LogLinesLost));
-    if lines + lost != requests && !drained {
+    if lines + lost != requests {
         return Err(format!("{requests} requests, but {lines} lines in the log and {lost} lost"));
     }
     Ok(())

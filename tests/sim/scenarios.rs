@@ -106,6 +106,23 @@ fn tls_carries_the_same_whatever_the_records_are_cut_into() {
 }
 
 #[test]
+fn the_kernel_takes_over_tls_for_large_bodies() {
+    for (no_kernel_tls, counter) in [(0, Counter::KernelTlsOn), (1000, Counter::KernelTlsRefused)] {
+        let odds = Odds { no_kernel_tls, short_send: 300, ..Odds::none() };
+        let script = vec![get("/a.txt"), get("/big.bin"), get("/a.txt"), get("/big.bin")];
+        let secure = Client::honest(script).with(|style| {
+            style.tls = true;
+            style.leaves = false;
+        });
+        let mut plan = plan(odds, vec![secure]);
+        large(&mut plan);
+        let report = passes(plan);
+        assert_eq!(client(&report, 0).statuses, [200; 4]);
+        assert_eq!(report.counters.get(counter), 1);
+    }
+}
+
+#[test]
 fn a_client_that_ends_its_side_gets_its_answers() {
     let script = vec![get("/steady.bin"), get("/a.txt")];
     let report = passes(calm(vec![Client::honest(script).with(|style| {
@@ -187,26 +204,16 @@ fn who_is_silent_or_dawdles_is_let_go() {
 }
 
 #[test]
-fn a_deploy_by_symlink_is_seen_soon() {
-    let mut plan = calm(vec![]);
-    for (path, old, new) in [("/a.txt", "old", "new"), ("/b.txt", "gone", "")] {
-        let tree = &mut plan.world.tree;
-        tree.replace(&name_of(path), old.into());
-        if !new.is_empty() {
-            tree.replace(&format!("srv/next{path}"), new.into());
-        }
-    }
-    plan.world.add_client(Duration::ZERO, Client::honest(vec![get("/a.txt"), get("/b.txt")]));
-    plan.world.later(SECOND, |world| {
-        world.tree.symlink("srv/current", "next");
-        world.tree.remove(&name_of("/b.txt"));
-        world.tree.replace(&name_of("/a.txt"), b"new".to_vec());
-    });
-    let after = SECOND + 2 * REVALIDATE + SECOND / 10;
-    plan.world.add_client(after, Client::honest(vec![get("/a.txt"), get("/b.txt")]));
+fn a_deploy_by_symlink_is_seen_as_soon_as_any_change() {
+    let asks = |want| Client::honest(vec![Request { want, ..get("/small.css") }]);
+    let mut plan = calm(vec![Client::honest(vec![get("/a.txt")])]);
+    plan.world.tree.replace("srv/next/a.txt", b"new".to_vec());
+    plan.world.later(SECOND / 2, |world| world.tree.symlink("srv/current", "next"));
+    // Looked up when the root is due to be looked at soon, but is not yet.
+    plan.world.add_client(REVALIDATE * 9 / 10, asks(Want::Status(&[200, 404])));
+    plan.world.add_client(SECOND / 2 + REVALIDATE * 11 / 10, asks(Want::Status(&[404])));
     let report = passes(plan);
-    assert_eq!(client(&report, 0).statuses, [200, 200]);
-    assert_eq!(client(&report, 1).statuses, [200, 404]);
+    assert_eq!(client(&report, 2).statuses, [404]);
 }
 
 #[test]

@@ -57,14 +57,18 @@ fn add_up(totals: &mut BTreeMap<&'static str, u64>, report: &Report) {
 /// A swarm that never comes by a branch does not test it.
 fn reaches_the_rare(totals: &BTreeMap<&'static str, u64>) {
     use Counter::{
-        AcceptPaused, Cut, HandshakesFull, HandshakesResumed, KernelTlsRefused, LeasesStarved, LookupsAsync,
-        Responses5xx, TimedOut,
+        AcceptPaused, CacheEvicted, CacheHits, CacheMisses, Cut, HandshakesFull, HandshakesResumed,
+        KernelTlsOn, KernelTlsRefused, LeasesStarved, LookupsAsync, Responses5xx, TimedOut,
     };
     let rare = [
         AcceptPaused,
+        CacheEvicted,
+        CacheHits,
+        CacheMisses,
         Cut,
         HandshakesFull,
         HandshakesResumed,
+        KernelTlsOn,
         KernelTlsRefused,
         LeasesStarved,
         LookupsAsync,

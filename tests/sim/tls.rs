@@ -45,7 +45,7 @@ impl Fixture {
     }
 }
 
-/// The worker's side. The kernel is said to encrypt, and then refuses: the harder way.
+/// The worker's side. The kernel is said to encrypt; by chance it refuses when asked to.
 pub fn endpoint() -> Endpoint {
     FIXTURE.with(|fixture| fixture.endpoint.clone())
 }

@@ -16,6 +16,7 @@ use httpd::worker::start::Order;
 use crate::clients::Client;
 use crate::faults::{Odds, Rng};
 use crate::net::{Got, Socket};
+use crate::records::Tls13;
 use crate::tree::{EPOCH_SECONDS, Inode, Tree};
 
 /// What a descriptor refers to.
@@ -92,6 +93,8 @@ pub struct World {
     pub odds: Odds,
     pub tree: Tree,
     pub sockets: Vec<Socket>,
+    /// Sockets whose encryption the kernel does.
+    pub sealing: BTreeMap<usize, Tls13>,
     pub backlogs: [VecDeque<usize>; 2],
     pub tls: Arc<rustls::ClientConfig>,
     pub fds: BTreeMap<i32, Object>,
@@ -133,6 +136,7 @@ impl World {
             odds,
             tree,
             sockets: Vec::new(),
+            sealing: BTreeMap::new(),
             backlogs: Default::default(),
             tls: crate::tls::clients(),
             fds: fds.into(),

@@ -4,26 +4,27 @@
 //! starts this very program again as a supervisor (`serve FILE`), talks to it, and ends it by its
 //! own process number. What the toy does is said in `server.name` of the configuration.
 
+mod kit;
+mod toy;
+
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::panic::AssertUnwindSafe;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use httpd::config::{Environment, Source};
-use httpd::observe::status::Status;
-use httpd::sys::wait::{For, wait};
-use httpd::sys::{pass, sockets, user};
-use httpd::worker::start::{Order, READY, Start, failed};
+use httpd::sys::{sockets, user};
+use rustix::process::Signal;
 
-/// How long anything may take before a test gives up. Generous: machines are shared.
-const PATIENCE: Duration = Duration::from_secs(30);
+use kit::{PATIENCE, Server, Toy, command, configure, signal};
+use toy::{load, serve};
 
 const TESTS: &[(&str, fn())] = &[
     ("serves_and_ends_well", serves_and_ends_well),
@@ -42,7 +43,11 @@ const TESTS: &[(&str, fn())] = &[
     ("a_successor_takes_over", a_successor_takes_over),
     ("a_successor_that_cannot_start_changes_nothing", a_successor_that_cannot_start_changes_nothing),
     ("workers_become_somebody_else", workers_become_somebody_else),
-    ("a_thousand_generations_leak_nothing", a_thousand_generations_leak_nothing),
+    (
+        "a_silent_reader_of_diagnostics_stops_nobody",
+        a_reader_of_diagnostics_that_stopped_reading_stops_nobody,
+    ),
+    ("many_generations_leak_nothing", many_generations_leak_nothing),
 ];
 
 fn main() -> ExitCode {
@@ -74,266 +79,6 @@ fn test(arguments: &[&str]) -> ExitCode {
     if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-// The supervisor and its toys.
-
-fn load(file: &Path) -> Result<httpd::config::Config, String> {
-    let environment = Environment::of_this_process();
-    Source::File(file.to_owned()).load(&environment).map_err(|report| report.to_string())
-}
-
-fn serve(file: &Path) -> ExitCode {
-    match load(file) {
-        Ok(config) => {
-            let file = file.to_owned();
-            httpd::supervisor::run_with(move || load(&file), config, toy)
-        }
-        Err(report) => {
-            eprintln!("{report}");
-            ExitCode::from(78)
-        }
-    }
-}
-
-fn toy(start: Start) -> ExitCode {
-    let name = start.config.server.name.clone().unwrap_or_default();
-    match name.as_str() {
-        "fail" => {
-            let _ = pass::send(&start.channel, &failed("the toy is broken"), None);
-            return ExitCode::FAILURE;
-        }
-        "abort" => std::process::abort(),
-        _ => {}
-    }
-    let who = format!("{} {} {}", std::process::id(), start.generation, start.index);
-    if user::give_up_privileges(start.user.as_ref()).is_err() {
-        return ExitCode::FAILURE;
-    }
-    let tcp = start.listeners.iter().filter(|listener| listener.tcp().is_some());
-    let unix = start.listeners.iter().filter(|listener| listener.tcp().is_none());
-    let tcp: Vec<TcpListener> = tcp.map(|listener| duplicate(&listener.fd).into()).collect();
-    let unix: Vec<UnixListener> = unix.map(|listener| duplicate(&listener.fd).into()).collect();
-    let held = start.listeners.len() + 1 + usize::from(start.access_log.is_some());
-    pass::send(&start.channel, READY, None).expect("the supervisor listens");
-    loop {
-        let mut fds = vec![(start.channel.as_fd(), For::Reading)];
-        fds.extend(tcp.iter().map(|listener| (listener.as_fd(), For::Reading)));
-        fds.extend(unix.iter().map(|listener| (listener.as_fd(), For::Reading)));
-        wait(&fds, None).expect("a toy can wait");
-        for listener in &tcp {
-            while let Ok((stream, _)) = listener.accept() {
-                answer(stream, &who, held + tcp.len() + unix.len());
-            }
-        }
-        for listener in &unix {
-            while let Ok((stream, _)) = listener.accept() {
-                answer(stream, &who, held + tcp.len() + unix.len());
-            }
-        }
-        match take_order(&start.channel) {
-            Some((Order::Log, Some(log))) => {
-                let _ = fs::File::from(log).write_all(format!("{who}\n").as_bytes());
-            }
-            Some((Order::Drain | Order::Stop, _)) if name != "stubborn" => return ExitCode::SUCCESS,
-            _ => {}
-        }
-    }
-}
-
-fn duplicate(fd: &OwnedFd) -> OwnedFd {
-    fd.try_clone().expect("descriptors are left")
-}
-
-fn take_order(channel: &OwnedFd) -> Option<(Order, Option<OwnedFd>)> {
-    let mut note = [0; 16];
-    match pass::receive(channel, &mut note) {
-        Ok((0, _)) => Some((Order::Stop, None)),
-        Ok((length, fd)) => Some((Order::from_note(&note[..length]).expect("a known order"), fd)),
-        Err(_) => None,
-    }
-}
-
-/// One line: the process, its generation and index, its user, its descriptors beyond those it knows of.
-fn answer(mut stream: impl std::io::Read + std::io::Write, who: &str, known: usize) {
-    let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-    // Standard input, output and error; this connection; the directory being read.
-    let surplus = open.cast_signed() - (known + 5).cast_signed();
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = |name: &str| {
-        let line = status.lines().find(|line| line.starts_with(name)).unwrap_or_default();
-        line.split_whitespace().nth(1).unwrap_or_default().to_owned()
-    };
-    let (uid, rights) = (line("Uid:"), line("NoNewPrivs:"));
-    let _ = writeln!(stream, "{who} {uid} {surplus} {rights}");
-}
-
-// What tests are made of.
-
-struct Server {
-    child: Child,
-    stderr: BufReader<std::process::ChildStderr>,
-    folder: PathBuf,
-    address: SocketAddr,
-    _temporary: Option<tempfile::TempDir>,
-}
-
-/// What a toy says of itself.
-#[derive(Debug)]
-struct Toy {
-    pid: u32,
-    generation: u64,
-    uid: u32,
-    surplus: i32,
-    no_new_privileges: bool,
-}
-
-impl Toy {
-    fn read(mut stream: impl std::io::Read) -> Option<Self> {
-        let mut text = String::new();
-        stream.read_to_string(&mut text).ok()?;
-        let words: Vec<i64> = text.split_whitespace().map(|word| word.parse().unwrap_or(-1)).collect();
-        let &[pid, generation, _, uid, surplus, rights] = words.as_slice() else { return None };
-        Some(Self {
-            pid: pid as u32,
-            generation: generation as u64,
-            uid: uid as u32,
-            surplus: surplus as i32,
-            no_new_privileges: rights == 1,
-        })
-    }
-}
-
-/// Writes a configuration with two workers; `server` and `rest` are further lines.
-fn configure(folder: &Path, server: &str, rest: &str) {
-    fs::create_dir_all(folder.join("root")).expect("a folder");
-    let workers = if server.contains("workers") { "" } else { "workers = 2\n" };
-    let log = if rest.contains("[log]") { "" } else { "[log]\naccess = \"off\"\n" };
-    let listen = if rest.contains("[[listen]]") { "" } else { "[[listen]]\naddress = \"127.0.0.1:0\"\n" };
-    let text = format!(
-        "[server]\ncontrol = \"{0}/control.sock\"\n{workers}{server}\n{log}{rest}\n{listen}\n\
-         [[site]]\nroot = \"{0}/root\"\n",
-        folder.display()
-    );
-    fs::write(folder.join("new.toml"), text).expect("written");
-    // A reload must not see half of it.
-    fs::rename(folder.join("new.toml"), folder.join("toy.toml")).expect("renamed");
-}
-
-fn command(folder: &Path) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("a path"));
-    command.arg("serve").arg(folder.join("toy.toml"));
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    command
-}
-
-impl Server {
-    fn start(server: &str, rest: &str) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        configure(folder.path(), server, rest);
-        let mut server = Self::spawn(folder.path(), command(folder.path()));
-        server._temporary = Some(folder);
-        server
-    }
-
-    fn spawn(folder: &Path, mut command: Command) -> Self {
-        let mut child = command.spawn().expect("a supervisor");
-        let stderr = BufReader::new(child.stderr.take().expect("piped"));
-        let any = "0.0.0.0:0".parse().expect("an address");
-        let folder = folder.to_owned();
-        let mut server = Self { child, stderr, folder, address: any, _temporary: None };
-        let line = server.wait_for("serving");
-        let url = line.split([' ', ',']).find_map(|word| word.strip_prefix("http://"));
-        server.address = url.map_or(any, |url| url.parse().expect("an address"));
-        server
-    }
-
-    /// Reads its diagnostics until a line contains `text`.
-    fn wait_for(&mut self, text: &str) -> String {
-        let mut said = String::new();
-        loop {
-            let before = said.len();
-            let length = self.stderr.read_line(&mut said).expect("diagnostics");
-            assert!(length > 0, "it ended without saying {text:?}, but:\n{said}");
-            if said[before..].contains(text) {
-                return said.split_off(before);
-            }
-        }
-    }
-
-    fn ask(&self) -> Toy {
-        let stream = TcpStream::connect(self.address).expect("a connection");
-        Toy::read(stream).expect("an answer")
-    }
-
-    fn signal(&self, name: &str) {
-        signal(self.child.id(), name);
-    }
-
-    /// Reloads, and waits until all of the old generation is gone.
-    fn reload(&mut self) {
-        let old = self.status().generation;
-        self.signal("HUP");
-        self.until("a new generation alone", |status| {
-            status.generation > old && status.workers.iter().all(|worker| worker.generation > old)
-        });
-    }
-
-    fn status(&self) -> Status {
-        let mut stream = UnixStream::connect(self.folder.join("control.sock")).expect("a control socket");
-        stream.write_all(b"status\n").expect("asked");
-        let mut text = String::new();
-        stream.read_to_string(&mut text).expect("an answer");
-        serde_json::from_str(&text).expect("a status")
-    }
-
-    fn until(&self, what: &str, is_so: impl Fn(&Status) -> bool) -> Status {
-        let begun = Instant::now();
-        loop {
-            let status = self.status();
-            if is_so(&status) {
-                return status;
-            }
-            assert!(begun.elapsed() < PATIENCE, "{what}: {status:#?}");
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    fn ended(&mut self) -> ExitStatus {
-        let begun = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().expect("it is ours") {
-                return status;
-            }
-            assert!(begun.elapsed() < PATIENCE, "it does not end");
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    fn descriptors(&self) -> usize {
-        fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("it lives").count()
-    }
-
-    /// Children of any kind, those that ended and wait to be buried included.
-    fn children(&self) -> usize {
-        let path = format!("/proc/{0}/task/{0}/children", self.child.id());
-        fs::read_to_string(path).expect("it lives").split_whitespace().count()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Its workers notice and end.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn signal(pid: u32, name: &str) {
-    let status = Command::new("kill").args(["-s", name, &pid.to_string()]).status();
-    assert!(status.is_ok_and(|status| status.success()), "kill -s {name} {pid}");
-}
-
-// The tests.
-
 fn serves_and_ends_well() {
     let mut server = Server::start("", "");
     let toy = server.ask();
@@ -342,7 +87,7 @@ fn serves_and_ends_well() {
     assert_eq!((status.pid, status.state.as_str()), (server.child.id(), "serving"));
     assert_eq!(status.listeners[0].address, server.address.to_string());
     assert_eq!(status.workers.iter().filter(|worker| worker.pid == Some(toy.pid)).count(), 1);
-    server.signal("TERM");
+    server.signal(Signal::TERM);
     assert!(server.ended().success());
     assert!(TcpStream::connect(server.address).is_err());
     assert!(!server.folder.join("control.sock").exists());
@@ -398,7 +143,7 @@ fn a_reload_that_fails_leaves_the_old_generation() {
     ];
     for (keys, rest, reason) in cases {
         configure(&server.folder, keys, rest);
-        server.signal("HUP");
+        server.signal(Signal::HUP);
         server.wait_for("reload failed");
         let status = server.until("only the old generation", |status| {
             status.state == "serving" && status.workers.len() == 2
@@ -425,7 +170,7 @@ fn a_worker_that_keeps_dying_is_forked_again() {
         let toy = server.ask();
         assert_ne!(toy.pid, last);
         last = toy.pid;
-        signal(toy.pid, "ABRT");
+        signal(toy.pid, Signal::ABORT);
         server.until("forked again", |status| {
             let worker = &status.workers[0];
             worker.restarts == death && worker.state == "serving"
@@ -439,15 +184,15 @@ fn who_does_not_drain_is_killed_by_a_second_stop() {
     let mut server = Server::start("name = \"stubborn\"\n", "");
     // Meant for the supervisor; a worker ignores what a terminal sends to all.
     let toy = server.ask();
-    for name in ["INT", "TERM", "HUP", "USR1", "USR2"] {
+    for name in [Signal::INT, Signal::TERM, Signal::HUP, Signal::USR1, Signal::USR2] {
         signal(toy.pid, name);
     }
-    server.signal("TERM");
+    server.signal(Signal::TERM);
     server.until("draining", |status| {
         status.state == "stopping" && status.workers.iter().all(|worker| worker.state == "draining")
     });
     assert_eq!(server.status().restarts, 0);
-    server.signal("INT");
+    server.signal(Signal::INT);
     assert!(server.ended().success());
 }
 
@@ -456,7 +201,7 @@ fn the_number_of_workers_changes() {
     for workers in [4, 2, 3, 1, 2] {
         configure(&server.folder, &format!("workers = {workers}\n"), "");
         let old = server.status().generation;
-        server.signal("HUP");
+        server.signal(Signal::HUP);
         let begun = Instant::now();
         // Whoever connects at any moment of it is answered.
         while server.ask().generation == old {
@@ -509,7 +254,7 @@ fn a_unix_socket_has_its_mode_and_is_removed() {
         let stream = UnixStream::connect(&socket).expect("it listens");
         *seen.entry(Toy::read(stream).expect("an answer").pid).or_default() += 1;
     }
-    server.signal("TERM");
+    server.signal(Signal::TERM);
     assert!(server.ended().success());
     assert!(!socket.exists());
 }
@@ -519,7 +264,7 @@ fn an_activated_socket_is_used() {
     let handed = TcpListener::bind("127.0.0.1:0").expect("a listener");
     let address = handed.local_addr().expect("an address");
     configure(folder.path(), "", &format!("[[listen]]\naddress = \"{address}\"\n"));
-    let fd = duplicate(&OwnedFd::from(handed));
+    let fd = OwnedFd::from(handed).try_clone().expect("descriptors are left");
     sockets::keep_across_exec(&fd, true).expect("kept");
     // The shell puts it where the protocol wants it, and says for whom it is.
     let script =
@@ -536,7 +281,7 @@ fn an_activated_socket_is_used() {
     server.ask();
     server.reload();
     assert_eq!(server.ask().generation, 2);
-    server.signal("TERM");
+    server.signal(Signal::TERM);
     assert!(server.ended().success());
 }
 
@@ -555,15 +300,15 @@ fn the_service_manager_is_told() {
     let mut server = Server::spawn(folder.path(), command);
     let ready = heard();
     assert!(ready.starts_with("READY=1\nSTATUS=httpd "), "{ready}");
-    server.signal("HUP");
+    server.signal(Signal::HUP);
     assert!(heard().starts_with("RELOADING=1\nMONOTONIC_USEC="));
     assert!(heard().starts_with("READY=1\n"));
     configure(folder.path(), "name = \"fail\"\n", "");
-    server.signal("HUP");
+    server.signal(Signal::HUP);
     assert!(heard().starts_with("RELOADING=1\n"));
     let failed = heard();
     assert!(failed.starts_with("READY=1\nSTATUS=reload failed") && failed.contains("broken"), "{failed}");
-    server.signal("TERM");
+    server.signal(Signal::TERM);
     assert!(heard().starts_with("STOPPING=1\n"));
     assert!(server.ended().success());
 }
@@ -574,7 +319,7 @@ fn the_access_log_is_reopened() {
     configure(folder.path(), "", &format!("[log]\naccess = \"{}\"\n", log.display()));
     let mut server = Server::spawn(folder.path(), command(folder.path()));
     fs::rename(&log, folder.path().join("access.log.1")).expect("rotated");
-    server.signal("USR1");
+    server.signal(Signal::USR1);
     server.wait_for("reopened");
     let begun = Instant::now();
     while fs::read_to_string(&log).unwrap_or_default().lines().count() < 2 {
@@ -587,7 +332,7 @@ fn a_successor_takes_over() {
     let mut server = Server::start("", "");
     let address = server.address;
     let old = server.ask();
-    server.signal("USR2");
+    server.signal(Signal::USR2);
     server.wait_for("replacing the program");
     let begun = Instant::now();
     // Whoever connects at any moment of it is answered.
@@ -603,7 +348,7 @@ fn a_successor_takes_over() {
     assert_eq!(server.children(), 2);
     assert_eq!(server.ask().surplus, 0);
     server.reload();
-    server.signal("TERM");
+    server.signal(Signal::TERM);
     assert!(server.ended().success());
     assert!(!server.folder.join("control.sock").exists());
 }
@@ -612,12 +357,12 @@ fn a_successor_that_cannot_start_changes_nothing() {
     let mut server = Server::start("", "");
     // Does not take the configuration: the program is not even replaced.
     configure(&server.folder, "name = \"refused\"\n", "");
-    server.signal("USR2");
+    server.signal(Signal::USR2);
     server.wait_for("does not take the configuration");
     assert_eq!(server.ask().generation, 1);
     // Takes it, but cannot serve: the workers of the program before go on.
     configure(&server.folder, "name = \"fail\"\n", "");
-    server.signal("USR2");
+    server.signal(Signal::USR2);
     server.wait_for("reload failed");
     let status = server.until("the old generation alone", |status| status.workers.len() == 2);
     assert_eq!((status.generation, status.state.as_str()), (1, "serving"));
@@ -639,14 +384,47 @@ fn workers_become_somebody_else() {
     assert_eq!((toy.uid, toy.pid == server.child.id()), (nobody.uid, false));
 }
 
-fn a_thousand_generations_leak_nothing() {
+fn a_reader_of_diagnostics_that_stopped_reading_stops_nobody() {
+    let folder = tempfile::tempdir().expect("a folder");
+    configure(folder.path(), "", "");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let mut command = command(folder.path());
+    command.stderr(writer);
+    let child = command.spawn().expect("a supervisor");
+    drop(command);
+    let mut text = BufReader::new(reader);
+    let mut line = String::new();
+    text.read_line(&mut line).expect("a line");
+    let url = line.split([' ', ',']).find_map(|word| word.strip_prefix("http://")).expect("it serves");
+    let address = url.parse().expect("an address");
+    let (_, lines) = channel();
+    let mut server = Server { child, lines, folder: folder.path().to_owned(), address, _temporary: None };
+    // Each reload fails with many lines, and a pipe holds 64 KiB.
+    configure(folder.path(), "wrong = 1\n", "[wrong]\n");
+    for _ in 0..600 {
+        server.signal(Signal::HUP);
+        server.status();
+    }
+    configure(folder.path(), "", "");
+    server.reload();
+    server.ask();
+    drop(text);
+    server.reload();
+    server.signal(Signal::TERM);
+    assert!(server.ended().success());
+}
+
+fn many_generations_leak_nothing() {
+    // HTTPD_GENERATIONS=1000 for the whole truth.
+    let variable = std::env::var("HTTPD_GENERATIONS").ok().and_then(|text| text.parse().ok());
+    let count: u64 = variable.unwrap_or(100);
     let mut server = Server::start("", "");
     server.reload();
     let descriptors = server.descriptors();
     let mut generation = server.status().generation;
-    let target = generation + 1000;
+    let target = generation + count;
     while generation < target {
-        server.signal("HUP");
+        server.signal(Signal::HUP);
         let status = server.until("the next generation", |status| status.generation > generation);
         generation = status.generation;
         if generation.is_multiple_of(100) {

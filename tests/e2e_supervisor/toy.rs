@@ -1,0 +1,104 @@
+//! A supervisor whose workers are toys: they answer one line on each connection, and fail on demand.
+
+use std::fs;
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::ExitCode;
+
+use httpd::config::{Environment, Source};
+use httpd::sys::wait::{For, wait};
+use httpd::sys::{pass, user};
+use httpd::worker::start::{Order, READY, Start, failed};
+
+pub fn load(file: &Path) -> Result<httpd::config::Config, String> {
+    let environment = Environment::of_this_process();
+    Source::File(file.to_owned()).load(&environment).map_err(|report| report.to_string())
+}
+
+pub fn serve(file: &Path) -> ExitCode {
+    match load(file) {
+        Ok(config) => {
+            let file = file.to_owned();
+            httpd::supervisor::run_with(move || load(&file), config, toy)
+        }
+        Err(report) => {
+            eprintln!("{report}");
+            ExitCode::from(78)
+        }
+    }
+}
+
+fn toy(start: Start) -> ExitCode {
+    let name = start.config.server.name.clone().unwrap_or_default();
+    match name.as_str() {
+        "fail" => {
+            let _ = pass::send(&start.channel, &failed("the toy is broken"), None);
+            return ExitCode::FAILURE;
+        }
+        "abort" => std::process::abort(),
+        _ => {}
+    }
+    let who = format!("{} {} {}", std::process::id(), start.generation, start.index);
+    if user::give_up_privileges(start.user.as_ref()).is_err() {
+        return ExitCode::FAILURE;
+    }
+    let tcp = start.listeners.iter().filter(|listener| listener.tcp().is_some());
+    let unix = start.listeners.iter().filter(|listener| listener.tcp().is_none());
+    let tcp: Vec<TcpListener> = tcp.map(|listener| duplicate(&listener.fd).into()).collect();
+    let unix: Vec<UnixListener> = unix.map(|listener| duplicate(&listener.fd).into()).collect();
+    let held = start.listeners.len() + 1 + usize::from(start.access_log.is_some());
+    pass::send(&start.channel, READY, None).expect("the supervisor listens");
+    loop {
+        let mut fds = vec![(start.channel.as_fd(), For::Reading)];
+        fds.extend(tcp.iter().map(|listener| (listener.as_fd(), For::Reading)));
+        fds.extend(unix.iter().map(|listener| (listener.as_fd(), For::Reading)));
+        wait(&fds, None).expect("a toy can wait");
+        for listener in &tcp {
+            while let Ok((stream, _)) = listener.accept() {
+                answer(stream, &who, held + tcp.len() + unix.len());
+            }
+        }
+        for listener in &unix {
+            while let Ok((stream, _)) = listener.accept() {
+                answer(stream, &who, held + tcp.len() + unix.len());
+            }
+        }
+        match take_order(&start.channel) {
+            Some((Order::Log, Some(log))) => {
+                let _ = fs::File::from(log).write_all(format!("{who}\n").as_bytes());
+            }
+            Some((Order::Drain | Order::Stop, _)) if name != "stubborn" => return ExitCode::SUCCESS,
+            _ => {}
+        }
+    }
+}
+
+fn duplicate(fd: &OwnedFd) -> OwnedFd {
+    fd.try_clone().expect("descriptors are left")
+}
+
+fn take_order(channel: &OwnedFd) -> Option<(Order, Option<OwnedFd>)> {
+    let mut note = [0; 16];
+    match pass::receive(channel, &mut note) {
+        Ok((0, _)) => Some((Order::Stop, None)),
+        Ok((length, fd)) => Some((Order::from_note(&note[..length]).expect("a known order"), fd)),
+        Err(_) => None,
+    }
+}
+
+/// One line: the process, its generation and index, its user, its descriptors beyond those it knows of.
+fn answer(mut stream: impl std::io::Read + std::io::Write, who: &str, known: usize) {
+    let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    // Standard input, output and error; this connection; the directory being read.
+    let surplus = open.cast_signed() - (known + 5).cast_signed();
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split_whitespace().nth(1).unwrap_or_default().to_owned()
+    };
+    let (uid, rights) = (line("Uid:"), line("NoNewPrivs:"));
+    let _ = writeln!(stream, "{who} {uid} {surplus} {rights}");
+}
