@@ -116,7 +116,14 @@ qemu)
     for attempt in 1 2 3; do
         timeout 400 qemu-system-x86_64 -accel tcg -cpu max,-cx16 -m 1024 -nographic -no-reboot -nic none \
             -device virtio-rng-pci -kernel "$tree"/boot/vmlinuz-* -initrd "$room/initramfs" \
-            -append "console=ttyS0 quiet panic=-1 EMULATION_DIR=/" ${EMULATION_OPTIONS:-} </dev/null >"$log" 2>&1 || true
+            -append "console=ttyS0 quiet panic=-1 EMULATION_DIR=/" ${EMULATION_OPTIONS:-} </dev/null >"$log" 2>&1 &
+        machine_runs=$!
+        while kill -0 $machine_runs 2>/dev/null; do
+            sleep 1
+            # It does not always end when the machine is off.
+            ! grep -q 'reboot: Power down' "$log" || { sleep 1; kill $machine_runs 2>/dev/null || true; }
+        done
+        wait $machine_runs || true
         grep -q '^emulation: status' "$log" && break
         echo "emulation: attempt $attempt ended without a result" >&2
         tail -n 3 "$log" >&2
