@@ -5,13 +5,13 @@
 //! pure rooms decide, and what they decide is sent: look up, decide, send.
 //!
 //! ```text
-//! main -> cli -> config, supervisor, worker (its entry point)
+//! main -> cli -> config, supervisor, tls
 //! supervisor -> config, tls, observe, sys, worker (Start and run only)
-//! worker     -> ring, conn, files, tls, config, observe, sys
-//! conn       -> http1, files, tls, http, config, observe
-//! files      -> http, config, sys (facts and descriptors: plain values)
-//! http1      -> http          observe -> sys          ring -> sys
-//! config     -> sys (plain values)     http -> nothing of ours
+//! worker     -> ring, conn, files, http, tls, config, observe, sys
+//! conn       -> http1, files, tls, http, config, observe, and of ring and sys plain values
+//! files      -> http, config, and of ring and sys plain values: time, facts, descriptors
+//! tls        -> config, sys     observe -> sys     ring -> sys     config -> sys
+//! http1      -> http            http, sys -> nothing of ours
 //! ```
 //!
 //! # Glossary

@@ -109,11 +109,12 @@ fn read_spare(file: Fd, offset: u64, into: &mut Vec<u8>, length: usize, flags: i
     Ok(read)
 }
 
-/// Whether a range is in memory. `cachestat` is turned off for good where the kernel lacks the call.
+/// Whether a range is in memory. `cachestat` is turned off for good where the kernel lacks the call
+/// or refuses it.
 ///
 /// cachestat(2) looks at each page but is refused on files that the user could not write (EPERM, in
-/// kernels that fixed CVE-2025-21691); then the last page stands for all, since reading ahead brings them
-/// in that order.
+/// kernels that fixed CVE-2025-21691), which a worker's files mostly are: it is not asked twice. Then the
+/// last page stands for all, since reading ahead brings them in that order.
 pub(super) fn resident(file: Fd, range: Range<u64>, cachestat: &mut bool) -> bool {
     if range.is_empty() {
         return true;
@@ -121,7 +122,7 @@ pub(super) fn resident(file: Fd, range: Range<u64>, cachestat: &mut bool) -> boo
     if *cachestat {
         match pages_cached(file, &range) {
             Ok(pages) => return pages >= pages_in(&range),
-            Err(Errno::NOSYS) => *cachestat = false,
+            Err(Errno::NOSYS | Errno::PERM) => *cachestat = false,
             Err(_) => {}
         }
     }

@@ -20,7 +20,7 @@ pub fn run(start: Start) -> ExitCode {
     match serve(&start) {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
-            tracing::error!("worker {}: {reason}", start.index);
+            tracing::error!("{reason}");
             // Without the supervisor nobody is left to be told.
             let _ = pass::send(&start.channel, &failed(&reason), None);
             ExitCode::FAILURE
