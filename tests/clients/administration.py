@@ -254,6 +254,8 @@ def activation(place):
     place.servers.append(server)
     until("it listens", lambda: any("Listening" in line for line in server.said))
     equal(curl(place, f"http://127.0.0.1:{port}/").body, b"activated", "the page")
+    # Answered by a worker that serves before the supervisor has heard that all do.
+    until("it serves", lambda: server.status()["state"] == "serving")
     facts = server.status()
     equal([listener["origin"] for listener in facts["listeners"]], ["activation"], "who opened the listener")
     server.signal(signal.SIGHUP)
