@@ -14,7 +14,8 @@ use crate::sys::bytes::Slice;
 use crate::tls::{ALERT, Established, Exhausted, Failure, HandOver, Session, sealed_length};
 
 /// With at least so much to send, the kernel takes over the encryption: it saves a copy of every
-/// byte, and costs two system calls and some memory once.
+/// byte, and costs two system calls and some memory once. An estimate: where it begins to pay depends on
+/// the hardware's memory and cipher speed, and has not been measured on any.
 pub const KERNEL_TLS_MIN: u64 = 64 * 1024;
 /// A piece of a body sealed at once, so that its records fit a large buffer.
 const SEALED_PIECE_MAX: usize = 64 * 1024;

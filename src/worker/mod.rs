@@ -186,7 +186,7 @@ impl<R: Ring> Worker<R> {
         Ok(self.life())
     }
 
-    /// The ring, for the simulation's checks.
+    /// The ring, for the first word to the supervisor and for the simulation's checks.
     pub fn ring_mut(&mut self) -> &mut R {
         &mut self.ring
     }
