@@ -5,10 +5,12 @@
 //! pure rooms decide, and what they decide is sent: look up, decide, send.
 //!
 //! ```text
-//! main -> cli -> config, supervisor, tls
-//! supervisor -> config, tls, observe, sys, worker (Start and run only)
-//! worker     -> ring, conn, files, http, tls, config, observe, sys
-//! conn       -> http1, files, tls, http, config, observe, and of ring and sys plain values
+//! main -> cli -> config, supervisor, tls, precompress, gateway, observe, sys
+//! supervisor -> config, tls, observe, sys, and of worker, precompress and gateway what starts them
+//! worker     -> ring, conn, files, gateway, http, tls, config, observe, sys
+//! precompress -> files, http, config, observe, sys
+//! conn       -> http1, files, gateway, tls, http, config, observe, and of ring and sys plain values
+//! gateway    -> http, config, observe, sys
 //! files      -> http, config, and of ring and sys plain values: time, facts, descriptors
 //! tls        -> config, sys     observe -> sys     ring -> sys     config -> sys
 //! http1      -> http            http, sys -> nothing of ours
@@ -31,9 +33,11 @@ pub mod cli;
 pub mod config;
 pub mod conn;
 pub mod files;
+pub mod gateway;
 pub mod http;
 pub mod http1;
 pub mod observe;
+pub mod precompress;
 pub mod ring;
 pub mod supervisor;
 #[allow(unsafe_code)]

@@ -12,10 +12,12 @@ use std::path::Path;
 /// Which rooms a room may name by `crate::`; its own is always allowed. Rows of `src/lib.rs`.
 const ARROWS: &[(&str, &[&str])] = &[
     ("main", &["cli"]),
-    ("cli", &["config", "supervisor", "tls"]),
-    ("supervisor", &["config", "tls", "observe", "sys", "worker"]),
-    ("worker", &["ring", "conn", "files", "http", "tls", "config", "observe", "sys"]),
-    ("conn", &["http1", "files", "tls", "http", "config", "observe", "ring", "sys"]),
+    ("cli", &["config", "supervisor", "tls", "precompress", "gateway", "observe", "sys"]),
+    ("supervisor", &["config", "tls", "observe", "sys", "worker", "precompress", "gateway"]),
+    ("worker", &["ring", "conn", "files", "gateway", "http", "tls", "config", "observe", "sys"]),
+    ("precompress", &["files", "http", "config", "observe", "sys"]),
+    ("conn", &["http1", "files", "gateway", "tls", "http", "config", "observe", "ring", "sys"]),
+    ("gateway", &["http", "config", "observe", "sys"]),
     ("files", &["http", "config", "sys", "ring"]),
     ("http1", &["http"]),
     ("http", &[]),

@@ -1,0 +1,1 @@
+//! The **precompressor**: keeps compressed variants of the sites' files ready in the cache directory.
