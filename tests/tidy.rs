@@ -51,6 +51,7 @@ const PURE: &[&str] = &[
     "src/conn/",
     "src/files/",
     "src/config/file.rs",
+    "src/cli/reference.rs",
     "src/config/report.rs",
     "src/supervisor/machine.rs",
     "src/worker/timers.rs",
