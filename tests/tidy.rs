@@ -52,6 +52,8 @@ const PURE: &[&str] = &[
     "src/files/",
     "src/config/file.rs",
     "src/config/report.rs",
+    "src/supervisor/companions.rs",
+    "src/supervisor/lives.rs",
     "src/supervisor/machine.rs",
     "src/worker/timers.rs",
     "src/tls/control.rs",
