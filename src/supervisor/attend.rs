@@ -18,7 +18,7 @@ use crate::worker;
 use crate::worker::start::{NOTE_BYTES_MAX, Report};
 
 /// What runs in the supervisor's children.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Programs {
     /// The life of a worker.
     pub worker: fn(worker::start::Start) -> ExitCode,
@@ -29,7 +29,7 @@ pub struct Programs {
 }
 
 /// What runs in a companion.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Program<S> {
     /// Whether a configuration needs it.
     pub is_wanted: fn(&Config) -> bool,

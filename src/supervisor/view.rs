@@ -67,6 +67,7 @@ impl Supervisor {
             companions: self.companions_status(),
             restarts: self.machine.restarts(),
             counters: sums.by_name(),
+            latency: sums.latency(),
             ring_features: sums.ring_features(),
             more: self.secure.status(self.endpoint()).into_iter().collect(),
         }
