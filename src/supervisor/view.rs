@@ -66,6 +66,7 @@ impl Supervisor {
             workers: self.workers(),
             restarts: self.machine.restarts(),
             counters: sums.by_name(),
+            latency: sums.latency(),
             ring_features: sums.ring_features(),
             more: self.secure.status(self.endpoint()).into_iter().collect(),
         }
