@@ -50,6 +50,8 @@ const PURE: &[&str] = &[
     "src/http1/",
     "src/conn/",
     "src/files/",
+    "src/gateway/cgi/",
+    "src/gateway/admission.rs",
     "src/config/file.rs",
     "src/config/report.rs",
     "src/supervisor/companions.rs",
