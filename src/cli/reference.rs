@@ -3,6 +3,8 @@
 
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 
+use super::manual::NO_DATE;
+
 const EXAMPLE: &str = include_str!("../../config.example.toml");
 
 const DESCRIPTION: &str = "The configuration of httpd is one file in TOML. Relative paths count from its \
@@ -74,7 +76,7 @@ pub fn tables() -> Vec<Table> {
 pub fn page(version: &str) -> String {
     let mut roff = Roff::new();
     let source = format!("httpd {version}");
-    roff.control("TH", ["httpd.toml", "5", "", source.as_str(), "File Formats"]);
+    roff.control("TH", ["httpd.toml", "5", NO_DATE, source.as_str(), "File Formats"]);
     roff.control("SH", ["NAME"]).text([roman("httpd.toml - configuration of httpd(8)")]);
     roff.control("SH", ["DESCRIPTION"]).text([roman(DESCRIPTION)]);
     roff.control("PP", []).text([roman(VALUES)]);
@@ -149,7 +151,7 @@ mod tests {
     #[test]
     fn the_page_begins_as_manual_pages_do() {
         let page = page("1.2.3");
-        assert!(page.contains(".TH httpd.toml 5 \"\" \"httpd 1.2.3\" \"File Formats\"\n"), "{page}");
+        assert!(page.contains(".TH httpd.toml 5 \\& \"httpd 1.2.3\" \"File Formats\"\n"), "{page}");
         assert!(page.contains(".SH [server]\n.TP\n\\fBworkers\\fR = 0\n"), "{page}");
     }
 }
