@@ -3,3 +3,6 @@
 //! A worker never starts a program: it sends the request and the program's pipe ends to the **spawner**,
 //! a process of its own, and relays bytes. What a program is told and how its answer is understood is
 //! pure; only the spawner and what it starts touch the system.
+
+pub mod messages;
+pub mod script;

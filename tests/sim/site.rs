@@ -68,6 +68,7 @@ pub fn config(rng: &mut Rng) -> Config {
             mode: 0o666,
         }],
         sites: vec![site()],
+        warnings: Vec::new(),
     }
 }
 
