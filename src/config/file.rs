@@ -377,11 +377,12 @@ fn unknown_keys<T: Table>(table: &DeTable, at: &Span, problems: &mut Problems) {
 
 /// Where an unknown key may belong; else, which keys there are.
 fn home(table: &str, keys: &[&str], word: &str) -> String {
-    let mut others = KNOWN.iter().filter(|(name, keys)| {
-        *name != table && !UNBUILT.contains(name) && keys.contains(&word) && !UNBUILT.contains(&word)
+    // What those tables hold are common words, which say little about where one was meant to be.
+    let common = |name: &str| matches!(name, "site.cgi" | "site.wcgi");
+    let elsewhere = KNOWN.iter().find(|(name, keys)| {
+        let known = !UNBUILT.contains(name) && keys.contains(&word) && !UNBUILT.contains(&word);
+        *name != table && !common(name) && known
     });
-    // What belongs in several tables is a common word, and says nothing about which was meant.
-    let elsewhere = others.next().filter(|_| others.next().is_none());
     if let Some((name, _)) = elsewhere {
         return match name.is_empty() {
             true => format!("{} is a table of its own, not part of {}", header(word), header(table)),

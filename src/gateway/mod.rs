@@ -4,5 +4,8 @@
 //! a process of its own, and relays bytes. What a program is told and how its answer is understood is
 //! pure; only the spawner and what it starts touch the system.
 
+pub mod admission;
+pub mod cgi;
 pub mod messages;
 pub mod script;
+pub mod start;
