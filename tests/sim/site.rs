@@ -101,6 +101,7 @@ fn site() -> Site {
             Rule { auth: Some(auth), ..rule("/private/**") },
             Rule { redirect: Some(redirect), ..rule("/old/**") },
         ],
+        mounts: Vec::new(),
         line: 1,
     }
 }
