@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use httpd::config::{Environment, Source};
+use httpd::sys::pass;
 use httpd::sys::wait::{For, wait};
-use httpd::sys::{pass, user};
 use httpd::worker::start::{Order, READY, Start, failed};
 
 pub fn load(file: &Path) -> Result<httpd::config::Config, String> {
@@ -42,7 +42,7 @@ fn toy(start: Start) -> ExitCode {
         _ => {}
     }
     let who = format!("{} {} {}", std::process::id(), start.generation, start.index);
-    if user::give_up_privileges(start.user.as_ref()).is_err() {
+    if start.user.as_ref().is_some_and(|user| user.become_it().is_err()) {
         return ExitCode::FAILURE;
     }
     let tcp = start.listeners.iter().filter(|listener| listener.tcp().is_some());
