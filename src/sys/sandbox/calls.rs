@@ -49,6 +49,7 @@ use When::{Always, Bits, One, Own};
 
 /// All that a worker and its helper thread ask for, found by tracing them through every end-to-end test, and
 /// what the C library and the allocator may ask for beside.
+#[allow(clippy::unnecessary_cast, reason = "C libraries differ in the type of requests of ioctl(2)")]
 const WORKER: &[Call] = &[
     // The ring. It is set up by then.
     Call(libc::SYS_io_uring_enter, Always),
