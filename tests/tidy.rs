@@ -66,6 +66,7 @@ const PURE: &[&str] = &[
     "src/observe/access_log.rs",
     "src/gateway/messages.rs",
     "src/gateway/script.rs",
+    "src/gateway/spawner/lines.rs",
 ];
 
 /// What pure code may not call: I/O, clocks, environment, randomness, logging.

@@ -8,4 +8,5 @@ pub mod admission;
 pub mod cgi;
 pub mod messages;
 pub mod script;
+pub mod spawner;
 pub mod start;
