@@ -31,6 +31,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// Narrow doors: of the second room, the first may name only these items.
 const DOORS: &[(&str, &str, &[&str])] = &[
     ("supervisor", "worker", &["Start", "run", "start"]),
+    ("supervisor", "gateway", &["is_wanted", "spawner", "start"]),
+    ("supervisor", "precompress", &["is_wanted", "run", "start"]),
     // Time is a value that the ring hands out.
     ("conn", "ring", &["Clock"]),
     ("files", "ring", &["Clock"]),
@@ -53,6 +55,7 @@ const PURE: &[&str] = &[
     "src/gateway/cgi/",
     "src/gateway/admission.rs",
     "src/config/file.rs",
+    "src/cli/reference.rs",
     "src/config/report.rs",
     "src/supervisor/companions.rs",
     "src/supervisor/lives.rs",

@@ -9,23 +9,22 @@ use super::companions::{Action, CompanionId, Event, Kind};
 use super::launch::{self, Confined, Launched};
 use super::{Process, Supervisor};
 use crate::config::Config;
-use crate::gateway;
+use crate::gateway::start as spawner;
 use crate::observe::status;
-use crate::precompress;
+use crate::precompress::start as precompressor;
 use crate::sys::wait::For;
 use crate::sys::{Errno, Error, pass, process};
-use crate::worker;
-use crate::worker::start::{NOTE_BYTES_MAX, Report};
+use crate::worker::start::{self, NOTE_BYTES_MAX, Report};
 
 /// What runs in the supervisor's children.
 #[derive(Debug)]
 pub struct Programs {
     /// The life of a worker.
-    pub worker: fn(worker::start::Start) -> ExitCode,
+    pub worker: fn(start::Start) -> ExitCode,
     /// The life of a spawner.
-    pub spawner: Program<gateway::start::Start>,
+    pub spawner: Program<spawner::Start>,
     /// The life of a precompressor.
-    pub precompressor: Program<precompress::start::Start>,
+    pub precompressor: Program<precompressor::Start>,
 }
 
 /// What runs in a companion.
@@ -61,16 +60,12 @@ impl Supervisor {
     }
 
     /// A worker's end of its mailbox, for a new life.
-    pub(super) fn mailbox(
-        &mut self,
-        generation: u64,
-        index: u32,
-    ) -> Result<Option<gateway::start::Mailbox>, Error> {
+    pub(super) fn mailbox(&mut self, generation: u64, index: u32) -> Result<Option<spawner::Mailbox>, Error> {
         let Some(generation) = self.generations.get(&generation) else { return Ok(None) };
         let Some((ours, _)) = generation.mailboxes.0.get(index as usize) else { return Ok(None) };
         let fd = duplicate(ours)?;
         self.epoch += 1;
-        Ok(Some(gateway::start::Mailbox { fd, epoch: self.epoch }))
+        Ok(Some(spawner::Mailbox { fd, epoch: self.epoch }))
     }
 
     /// Begins or goes on to have a companion, where the configuration of its generation needs one.
@@ -191,15 +186,7 @@ impl Supervisor {
                         let workers = mailboxes.iter().map(|(_, theirs)| duplicate(theirs));
                         let workers = workers.collect::<Result<_, _>>()?;
                         let generation = id.generation;
-                        Ok(gateway::start::Start {
-                            generation,
-                            epoch,
-                            config,
-                            channel,
-                            workers,
-                            user,
-                            counters,
-                        })
+                        Ok(spawner::Start { generation, epoch, config, channel, workers, user, counters })
                     },
                     |start| start.workers.iter().chain([&start.channel]).map(|fd| fd.as_raw_fd()).collect(),
                 )
@@ -210,7 +197,7 @@ impl Supervisor {
                 self.programs.precompressor.live,
                 |channel, counters| {
                     let generation = id.generation;
-                    Ok(precompress::start::Start { generation, config, channel, user, counters })
+                    Ok(precompressor::Start { generation, config, channel, user, counters })
                 },
                 |start| vec![start.channel.as_raw_fd()],
             ),
@@ -225,8 +212,8 @@ impl Supervisor {
         let channel = self.attending.get(&id).and_then(|process| process.channel.as_ref());
         let Some(channel) = channel else { return };
         let order = match id.kind {
-            Kind::Spawner => gateway::start::STOP,
-            Kind::Precompressor => precompress::start::STOP,
+            Kind::Spawner => spawner::STOP,
+            Kind::Precompressor => precompressor::STOP,
         };
         // One that is just dying needs no order; one whose channel is full is killed soon.
         let _ = pass::send(channel, order, None);
