@@ -292,7 +292,7 @@ mod tests {
                 match happening {
                     Happening::Replaced(path, version) => {
                         let path = PATHS[path];
-                        bench.tree.put(path, &contents(path, version));
+                        bench.tree.put(path, contents(path, version));
                         bench.tree.facts_mut(path).changed.seconds = seconds;
                         past.entry(path).or_default().push((elapsed, Some(contents(path, version))));
                     }

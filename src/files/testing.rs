@@ -300,7 +300,7 @@ impl Tree {
             coded_hash: xxh3_128(coded),
         };
         let name = format!("{CACHE}{}", print.path(coding));
-        self.put(&name, &[coded, &footer.encode(&print, coding)].concat());
+        self.put(&name, [coded, &footer.encode(&print, coding)].concat());
         name
     }
 

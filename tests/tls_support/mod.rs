@@ -122,7 +122,14 @@ pub fn config_with(sites: Vec<config::Site>) -> config::Config {
             lenient_line_ends: false,
         },
         tls: config::Tls { kernel: config::KernelTls::Auto, tickets: Some(EVERY), ticket_keys: Vec::new() },
-        cache: config::Cache { memory: 0, max_file: 0, revalidate: second },
+        cache: config::Cache {
+            dir: None,
+            memory: 0,
+            max_file: 0,
+            revalidate: second,
+            encodings: Vec::new(),
+            min_size: 0,
+        },
         listen: Vec::new(),
         sites,
     }
