@@ -64,6 +64,8 @@ const PURE: &[&str] = &[
     "src/tls/control.rs",
     "src/tls/kernel.rs",
     "src/observe/access_log.rs",
+    "src/gateway/messages.rs",
+    "src/gateway/script.rs",
 ];
 
 /// What pure code may not call: I/O, clocks, environment, randomness, logging.
@@ -93,6 +95,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("io_uring::", &["ring"]),
     ("libc::", &["ring", "sys"]),
     ("rustix::", &["ring", "sys"]),
+    ("landlock::", &["sys"]),
+    ("seccompiler::", &["sys"]),
     ("rustls::", &["tls"]),
     ("rcgen::", &["tls"]),
     ("clap::", &["cli", "main"]),

@@ -23,7 +23,7 @@ mod transfers;
 mod variants;
 
 pub use accept::Listener;
-pub use run::run;
+pub use run::{run, settle};
 pub use start::Start;
 
 use std::time::Instant;

@@ -86,6 +86,7 @@ pub fn site(hosts: &[&str], certificates: Vec<config::Certificate>) -> config::S
         error_pages: Vec::new(),
         certificates,
         rules: Vec::new(),
+        mounts: Vec::new(),
         line: 7,
     }
 }
@@ -132,6 +133,7 @@ pub fn config_with(sites: Vec<config::Site>) -> config::Config {
         },
         listen: Vec::new(),
         sites,
+        warnings: Vec::new(),
     }
 }
 
