@@ -60,6 +60,26 @@ pub fn receive(channel: impl AsFd, into: &mut [u8]) -> Result<(usize, Option<Own
     Ok((received.bytes, rights))
 }
 
+/// Takes one note and all descriptors that came along, up to four; waits for one where the channel is set
+/// to. What does not fit is cut off.
+///
+/// # Errors
+/// EAGAIN when there is none and the channel does not wait.
+pub fn receive_all(channel: impl AsFd, into: &mut [u8]) -> Result<(usize, Vec<OwnedFd>), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(&channel, &mut [IoSliceMut::new(into)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let mut all = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            all.extend(descriptors);
+        }
+    }
+    Ok((received.bytes, all))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
