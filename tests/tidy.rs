@@ -31,6 +31,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// Narrow doors: of the second room, the first may name only these items.
 const DOORS: &[(&str, &str, &[&str])] = &[
     ("supervisor", "worker", &["Start", "run", "start"]),
+    ("supervisor", "gateway", &["is_wanted", "spawner", "start"]),
+    ("supervisor", "precompress", &["is_wanted", "run", "start"]),
     // Time is a value that the ring hands out.
     ("conn", "ring", &["Clock"]),
     ("files", "ring", &["Clock"]),
@@ -50,8 +52,12 @@ const PURE: &[&str] = &[
     "src/http1/",
     "src/conn/",
     "src/files/",
+    "src/gateway/cgi/",
+    "src/gateway/admission.rs",
     "src/config/file.rs",
     "src/config/report.rs",
+    "src/supervisor/companions.rs",
+    "src/supervisor/lives.rs",
     "src/supervisor/machine.rs",
     "src/worker/timers.rs",
     "src/tls/control.rs",

@@ -24,6 +24,7 @@ mod request_body;
 mod respond;
 mod scope;
 mod sending;
+mod timing;
 mod transport;
 
 pub use action::{Action, Event};
@@ -42,6 +43,7 @@ use outcome::Outcome;
 use outgoing::Outgoing;
 use request_body::{Discard, Progress};
 use sending::Sending;
+use timing::Timing;
 use transport::Transport;
 
 /// How long we listen after our last byte, so that closing does not destroy what is under way.
@@ -66,6 +68,7 @@ pub struct Connection {
     sending: Sending,
     pending: Option<Pending>,
     logged: Option<Box<Logged>>,
+    timing: Timing,
     body: Option<Discard>,
     deadline: Option<Deadline>,
     stall: Stall,
@@ -131,6 +134,7 @@ impl Connection {
             sending: Sending::Idle,
             pending: None,
             logged: None,
+            timing: Timing::default(),
             body: None,
             deadline: None,
             stall: Stall::default(),

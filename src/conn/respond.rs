@@ -75,6 +75,7 @@ impl Connection {
     }
 
     fn wait(&mut self, action: Action, scope: &mut Scope) {
+        self.timing.asked(scope.clock.now);
         self.pending = Some(Pending { found: std::mem::take(&mut scope.found) });
         scope.actions.push(action);
     }
@@ -126,6 +127,7 @@ impl Connection {
         write::head(head, plan.status, [scope.common, prepared, &plan.extra, site], connection);
         scope.counters.add(Counter::Requests, 1);
         scope.counters.add(class(plan.status), 1);
+        self.timing.decided(plan.status, scope.clock.now);
         let bytes = outgoing::length(&plan.body);
         if scope.settings.access_log {
             self.note(request, &plan, bytes, scope);
@@ -170,8 +172,9 @@ impl Connection {
         }
     }
 
-    /// Notes the large response that has gone, all but `unsent` bytes.
+    /// Notes the responses that have gone; of a large one all but `unsent` bytes.
     pub(super) fn finish_exchange(&mut self, unsent: u64, scope: &mut Scope) {
+        self.timing.end(scope.clock.now, scope.counters);
         if let Some(logged) = self.logged.take() {
             scope.log.write(&logged.record(scope.clock.now, unsent));
         }

@@ -70,6 +70,9 @@ impl Connection {
             }
             Next::Bytes { head, body, more } => match self.transport.protect(head, body, scope.buffers) {
                 Ok((head, body)) => {
+                    if self.outgoing.is_empty() {
+                        self.timing.leave();
+                    }
                     let more = more && self.transport.waits_for_files();
                     self.push_send(head, 0, body, more, scope);
                 }
@@ -123,8 +126,9 @@ impl Connection {
         }
         let body = body.filter(|(_, range)| !range.is_empty());
         if !head_done || body.is_some() {
-            self.push_send(head, from, body, more, scope);
+            return self.push_send(head, from, body, more, scope);
         }
+        self.timing.left(scope.clock.now, scope.counters);
     }
 
     pub(super) fn writable(&mut self, scope: &mut Scope) {

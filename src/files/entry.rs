@@ -117,12 +117,12 @@ impl Coding {
         }
     }
 
-    /// What the name of a sidecar ends in.
-    pub fn suffix(self) -> &'static [u8] {
+    /// What the name of a sidecar or variant ends in.
+    pub fn suffix(self) -> &'static str {
         match self {
-            Coding::Brotli => b".br",
-            Coding::Zstd => b".zst",
-            Coding::Gzip => b".gz",
+            Coding::Brotli => ".br",
+            Coding::Zstd => ".zst",
+            Coding::Gzip => ".gz",
         }
     }
 }

@@ -356,7 +356,7 @@ impl Lookup {
 
     fn try_sidecar(&mut self, index: usize) -> Step {
         let Some(coding) = Coding::ALL.get(index) else { return self.finish_file() };
-        let path = [&self.found, coding.suffix()].concat();
+        let path = [&self.found, coding.suffix().as_bytes()].concat();
         let step = self.step_open(&path);
         self.state = State::Sidecar(index);
         step

@@ -27,6 +27,7 @@ pub mod route;
 pub mod rules;
 #[cfg(test)]
 pub mod testing;
+pub mod variants;
 
 use std::net::IpAddr;
 use std::ops::Range;

@@ -1,17 +1,25 @@
-//! Every counter there is, its name and what it says. One page of shared memory per worker holds the
-//! values: the worker writes, the supervisor reads.
+//! Every counter there is, its name and what it says. One page of shared memory per process holds the
+//! values: a worker or a companion writes, the supervisor reads. The histograms of
+//! [`latency`](super::latency) stand at the end of the page.
+//!
+//! Nothing is counted per site or per listener: a request would have to find its place among any number of
+//! them, and the access log, which names both, can be counted as finely as somebody wants.
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
+use super::latency::{self, Histogram};
 use crate::sys::Error;
 use crate::sys::shared::{CELLS, Page};
 
 /// How a counter behaves, and so how several workers' values are joined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Only grows; values of workers that are gone still count in the sum.
+    /// Only grows; values of processes that are gone still count in the sum.
     Total,
-    /// Is now so; only living workers count in the sum.
+    /// The same, and a time in microseconds; monitoring is told seconds.
+    Time,
+    /// Is now so; only living processes count in the sum.
     Gauge,
     /// A set of bits.
     Bits,
@@ -81,7 +89,10 @@ counters! {
 /// The meaning of the bits of [`Counter::RingFeatures`], from bit 0 up: those of `ring::probe::Features`.
 pub const RING_FEATURES: &[&str] = &["buffer-ring", "no-iowait", "restrictions", "cachestat"];
 
-/// One worker's counters. Clones count into the same page.
+/// Where the histograms begin: at the end, so that a new counter moves none of them.
+const LATENCY_AT: usize = CELLS - latency::CELLS;
+
+/// What one process counts. Clones count into the same page.
 #[derive(Clone, Debug)]
 pub struct Counters(Page);
 
@@ -91,7 +102,7 @@ impl Counters {
     /// # Errors
     /// When the system gives no shared page.
     pub fn new() -> Result<Self, Error> {
-        const { assert!(COUNTERS.len() <= CELLS) };
+        const { assert!(COUNTERS.len() <= LATENCY_AT) };
         Ok(Self(Page::new()?))
     }
 
@@ -135,6 +146,29 @@ impl Counters {
         };
         self.add(counter, 1);
     }
+
+    /// Notes how long that many responses took, of a class that is an index of [`latency::CLASSES`].
+    #[inline]
+    pub fn add_latency(&self, class: usize, responses: u16, took: Duration) {
+        let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let sum = nanoseconds.wrapping_mul(u64::from(responses));
+        for (at, amount) in
+            [(latency::bucket_cell(class, took), u64::from(responses)), (latency::sum_cell(class), sum)]
+        {
+            let cell = &self.0[LATENCY_AT + at];
+            cell.store(cell.load(Relaxed).wrapping_add(amount), Relaxed);
+        }
+    }
+
+    /// A cell of the histograms.
+    pub fn latency_cell(&self, at: usize) -> u64 {
+        self.0[LATENCY_AT + at].load(Relaxed)
+    }
+
+    /// How long responses of a class took.
+    pub fn latency(&self, class: usize) -> Histogram {
+        Histogram::of(class, |at| self.latency_cell(at))
+    }
 }
 
 /// The names of the set bits of [`Counter::RingFeatures`].
@@ -167,10 +201,14 @@ mod tests {
         counters.sub(Counter::CacheBytes, 4);
         counters.add_response(304);
         counters.add_response(42);
+        counters.add_latency(2, 3, Duration::from_micros(20));
         assert_eq!(counters.get(Counter::Requests), 5);
         assert_eq!(counters.get(Counter::CacheBytes), 6);
         assert_eq!(counters.get(Counter::Responses3xx), 1);
         assert_eq!(counters.get(Counter::Responses4xx), 0);
+        let histogram = Histogram { count: 3, sum: 60, buckets: vec![(Some(24), 3)] };
+        assert_eq!((counters.latency(2), counters.latency(1)), (histogram, Histogram::default()));
+        assert_eq!(COUNTERS.iter().map(|known| counters.get(known.counter)).sum::<u64>(), 5 + 6 + 1);
     }
 
     #[test]

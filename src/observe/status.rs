@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::calendar::Moment;
+use super::latency::{self, Histogram};
 use super::names::{COUNTERS, Counter, Counters, Kind, ring_features};
 
 /// Everything the supervisor knows of itself and its workers.
@@ -30,10 +31,14 @@ pub struct Status {
     pub listeners: Vec<Listener>,
     /// All workers, those of older generations that still drain among them.
     pub workers: Vec<Worker>,
+    /// The processes beside the workers.
+    pub companions: Vec<Companion>,
     /// Workers that died and were forked again.
     pub restarts: u64,
     /// The sum of all workers' counters, those that are gone included.
     pub counters: BTreeMap<String, u64>,
+    /// How long responses took, by class of status, those of processes that are gone included.
+    pub latency: BTreeMap<String, Histogram>,
     /// What the workers' rings can do.
     pub ring_features: Vec<String>,
     /// What else there is to know: certificates, kernel TLS.
@@ -92,18 +97,47 @@ pub struct Worker {
     pub requests: u64,
 }
 
-/// Sums of counters, over workers alive and gone.
-#[derive(Clone, Debug, Default)]
-pub struct Sums(BTreeMap<&'static str, u64>);
+/// A process beside the workers.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Companion {
+    /// `spawner` or `precompressor`.
+    pub name: String,
+    /// Its generation.
+    pub generation: u64,
+    /// Its process number; `None` while it waits to be forked again.
+    pub pid: Option<u32>,
+    /// `waiting`, `running`, `stopping` or `killed`.
+    pub state: String,
+    /// Seconds since it was forked.
+    pub uptime: u64,
+    /// How often its predecessors died.
+    pub restarts: u32,
+}
+
+/// Sums of counters, over processes alive and gone.
+#[derive(Clone, Debug)]
+pub struct Sums {
+    counters: BTreeMap<&'static str, u64>,
+    latency: Box<[u64; latency::CELLS]>,
+}
+
+impl Default for Sums {
+    fn default() -> Self {
+        Self { counters: BTreeMap::new(), latency: Box::new([0; latency::CELLS]) }
+    }
+}
 
 impl Sums {
-    /// Adds a worker; of one that is gone only what it did counts, not what it had.
+    /// Adds a process; of one that is gone only what it did counts, not what it had.
     pub fn add(&mut self, counters: &Counters, is_gone: bool) {
+        for (at, sum) in self.latency.iter_mut().enumerate() {
+            *sum = sum.wrapping_add(counters.latency_cell(at));
+        }
         for description in COUNTERS {
             let value = counters.get(description.counter);
-            let sum = self.0.entry(description.name).or_default();
+            let sum = self.counters.entry(description.name).or_default();
             match description.kind {
-                Kind::Total => *sum = sum.wrapping_add(value),
+                Kind::Total | Kind::Time => *sum = sum.wrapping_add(value),
                 Kind::Gauge if !is_gone => *sum += value,
                 Kind::Bits if !is_gone => *sum |= value,
                 Kind::Gauge | Kind::Bits => {}
@@ -113,14 +147,24 @@ impl Sums {
 
     /// The names of the features all workers' rings have together.
     pub fn ring_features(&self) -> Vec<String> {
-        let bits = self.0.get(name(Counter::RingFeatures)).copied().unwrap_or_default();
+        let bits = self.counters.get(name(Counter::RingFeatures)).copied().unwrap_or_default();
         ring_features(bits).into_iter().map(str::to_owned).collect()
+    }
+
+    /// How long responses took, by class.
+    pub fn latency(&self) -> BTreeMap<String, Histogram> {
+        let histogram = |class| Histogram::of(class, |at| self.latency[at]);
+        latency::CLASSES
+            .iter()
+            .enumerate()
+            .map(|(class, name)| ((*name).to_owned(), histogram(class)))
+            .collect()
     }
 
     /// By name, without sets of bits.
     pub fn by_name(&self) -> BTreeMap<String, u64> {
         let is_number = |description: &&super::names::Description| description.kind != Kind::Bits;
-        let value = |name| self.0.get(name).copied().unwrap_or_default();
+        let value = |name| self.counters.get(name).copied().unwrap_or_default();
         COUNTERS.iter().filter(is_number).map(|known| (known.name.to_owned(), value(known.name))).collect()
     }
 }
@@ -239,7 +283,7 @@ impl Table<'_> {
                 continue;
             }
             write!(out, "    {:<24}{value:>16}", known.name)?;
-            match self.rate(known.counter).filter(|_| known.kind == Kind::Total) {
+            match self.rate(known.counter).filter(|_| known.kind != Kind::Gauge) {
                 Some(rate) => writeln!(out, "{rate:>14.1}/s")?,
                 None => writeln!(out)?,
             }
@@ -294,6 +338,7 @@ mod tests {
         let (alive, gone) = (Counters::new().unwrap(), Counters::new().unwrap());
         for (counters, requests) in [(&alive, 10), (&gone, 5)] {
             counters.add(Counter::Requests, requests);
+            counters.add_latency(0, 1, Duration::from_millis(requests));
             counters.set(Counter::Active, 3);
             counters.set(Counter::RingFeatures, 1);
         }
@@ -319,6 +364,7 @@ mod tests {
                 ..Worker::default()
             }],
             counters: sums.by_name(),
+            latency: sums.latency(),
             ring_features: sums.ring_features(),
             ..Status::default()
         }
@@ -330,6 +376,8 @@ mod tests {
         assert_eq!(status.counter(Counter::Requests), 15);
         assert_eq!(status.counter(Counter::Active), 3);
         assert_eq!(status.ring_features, ["buffer-ring"]);
+        assert_eq!(status.latency["2xx"].sum, 15_000);
+        assert_eq!(status.latency["2xx"].buckets, [(Some(6144), 1), (Some(12_288), 1)]);
     }
 
     #[test]

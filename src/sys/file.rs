@@ -40,7 +40,7 @@ pub enum Symlinks {
 }
 
 /// A file time: seconds and nanoseconds since 1970.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Stamp {
     /// Seconds; negative before 1970.
     pub seconds: i64,

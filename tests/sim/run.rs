@@ -140,5 +140,13 @@ fn live(
     if lines + lost != requests {
         return Err(format!("{requests} requests, but {lines} lines in the log and {lost} lost"));
     }
+    let classes =
+        [Counter::Responses2xx, Counter::Responses3xx, Counter::Responses4xx, Counter::Responses5xx];
+    for (class, counter) in classes.into_iter().enumerate() {
+        let (timed, answered) = (counters.latency(class).count, counters.get(counter));
+        if timed != answered {
+            return Err(format!("{answered} responses {counter:?}, but {timed} were timed"));
+        }
+    }
     Ok(())
 }
