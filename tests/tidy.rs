@@ -63,6 +63,8 @@ const PURE: &[&str] = &[
     "src/tls/control.rs",
     "src/tls/kernel.rs",
     "src/observe/access_log.rs",
+    "src/gateway/messages.rs",
+    "src/gateway/script.rs",
 ];
 
 /// What pure code may not call: I/O, clocks, environment, randomness, logging.
