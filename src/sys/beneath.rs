@@ -330,7 +330,9 @@ mod tests {
         symlink("..", inside.join("up")).expect("made");
         symlink("/proc/self/cwd", inside.join("magic")).expect("made");
         let beneath = directory(&inside).expect("opened");
-        for path in ["../secret", "/etc/passwd", "relative", "absolute", "up/secret", "deep/../../secret", "magic/x"] {
+        for path in
+            ["../secret", "/etc/passwd", "relative", "absolute", "up/secret", "deep/../../secret", "magic/x"]
+        {
             let errno = open(&beneath, path.as_bytes(), READ).expect_err(path);
             assert_eq!(errno, Errno::XDEV, "{path}");
             assert!(look_at(&beneath, path.as_bytes(), true).is_err(), "{path}");

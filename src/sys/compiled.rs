@@ -86,9 +86,10 @@ impl Compiled {
             return Err(Distrust::Foreign { owner: look.owner, mode: look.mode });
         }
         let mut bytes = Vec::new();
-        (&mut file).take(BYTES_MAX).read_to_end(&mut bytes).map_err(|error| {
-            Distrust::System(Errno::from_io_error(&error).unwrap_or(Errno::IO))
-        })?;
+        (&mut file)
+            .take(BYTES_MAX)
+            .read_to_end(&mut bytes)
+            .map_err(|error| Distrust::System(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
         let code_length = bytes.len().checked_sub(SHA256_OUTPUT_LEN).ok_or(Distrust::Damaged)?;
         let (code, sum) = bytes.split_at(code_length);
         if digest(&SHA256, code).as_ref() != sum {
@@ -176,7 +177,8 @@ mod tests {
         damaged(&other);
 
         std::fs::write(&file, &sound).expect("written");
-        let mode = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("set");
+        let mode =
+            |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("set");
         mode(0o622);
         assert!(matches!(compiled.load("a", &engine), Err(Distrust::Foreign { .. })));
         mode(0o600);

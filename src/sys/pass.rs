@@ -41,6 +41,24 @@ pub fn send(channel: impl AsFd, note: &[u8], descriptor: Option<BorrowedFd<'_>>)
     Ok(())
 }
 
+/// Sends one note with several descriptors, at most four.
+///
+/// # Errors
+/// As [`send`].
+pub fn send_all(channel: impl AsFd, note: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        let fits = ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+        assert!(fits, "at most four descriptors are sent at once");
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::io::retry_on_intr(|| {
+        rustix::net::sendmsg(&channel, &[IoSlice::new(note)], &mut ancillary, flags)
+    })?;
+    Ok(())
+}
+
 /// Takes one note, and the descriptor that came along; a note of 0 bytes says that the other end is
 /// gone. What does not fit is cut off.
 ///

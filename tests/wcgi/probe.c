@@ -79,10 +79,10 @@ static void files(void) {
 static volatile int sink;
 
 /* Volatile, so that no compiler sees the end of it. */
-static int deeper(volatile int depth) {
+__attribute__((noinline)) static int deeper(volatile int depth) {
     volatile char room[256];
     room[0] = (char)depth;
-    return deeper(depth + 1) + room[0];
+    return depth < 0 ? 0 : deeper(depth + 1) + room[0];
 }
 
 int main(int count, char **arguments) {
@@ -128,7 +128,8 @@ int main(int count, char **arguments) {
         sink = deeper(0);
     } else if (!strcmp(query, "memory")) {
         size_t total = 0;
-        for (char *piece; (piece = malloc(1 << 20)); total++) {
+        /* Volatile, since a compiler may take memory nobody reads for memory nobody needs. */
+        for (char *volatile piece; (piece = malloc(1 << 20)); total++) {
             memset(piece, 1, 1 << 20);
         }
         head();

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -139,7 +139,7 @@ impl Host {
                     if self.dozing.load(Ordering::SeqCst) {
                         ticker.unpark();
                     }
-                    self.start((to, from), &start, descriptors, &mut buffer);
+                    self.start((from, to), &start, descriptors, &mut buffer);
                     self.running.fetch_sub(1, Ordering::SeqCst);
                 }
                 Some(Message { what: ToSpawner::End { id, .. }, .. }) => self.end(id),
@@ -225,7 +225,7 @@ impl Host {
         let input = descriptors.next().filter(|_| start.input);
         let mut seen = None;
         let script = script::resolve(&mounted.mount, &mounted.root, start.path, |path| {
-            seen = beneath::look_anywhere(OsStr::from_bytes(path)).ok();
+            seen = beneath::look_anywhere(Path::new(OsStr::from_bytes(path))).ok();
             found(seen.as_ref())
         })?;
         let look = seen.ok_or(Refusal::NotFound)?;

@@ -23,11 +23,6 @@ impl Lines {
         Self { label, line: Vec::new(), shown: 0, hidden: 0 }
     }
 
-    /// Who speaks.
-    pub fn label(&self) -> &str {
-        &self.label
-    }
-
     /// Takes some bytes, and logs the lines that are whole.
     pub fn write(&mut self, bytes: &[u8]) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {

@@ -51,6 +51,8 @@ pub struct Start<'a> {
     pub config: &'a Config,
     /// One end of a SEQPACKET pair; the spawner has the other.
     pub channel: OwnedFd,
+    /// The directory of caches, in which compiled modules have their own; `None`: they are not kept.
+    pub cache: Option<&'a Path>,
     /// Whom to become; `None`: stay.
     pub user: Option<&'a User>,
 }
@@ -63,7 +65,7 @@ pub fn is_wanted(config: &Config) -> bool {
 /// Runs modules until the spawner is gone.
 pub fn run(start: Start<'_>) -> ExitCode {
     let served = confine(start.user).map_err(wasmtime::Error::from).and_then(|()| {
-        let host = host(start.config, start.channel)?;
+        let host = host(start.config, start.channel, start.cache)?;
         Ok(host.serve()?)
     });
     match served {
@@ -85,8 +87,8 @@ fn confine(user: Option<&User>) -> Result<(), sys::Error> {
 ///
 /// # Errors
 /// When a directory of a mount cannot be opened, or no engine can be made here.
-pub fn host(config: &Config, channel: OwnedFd) -> wasmtime::Result<Arc<Host>> {
-    Host::new(channel, mounts(config)?, compiled(&config.cache.dir))
+pub fn host(config: &Config, channel: OwnedFd, cache: Option<&Path>) -> wasmtime::Result<Arc<Host>> {
+    Host::new(channel, mounts(config)?, cache.and_then(compiled))
 }
 
 /// Compiled modules have a directory of their own in the cache. Without it, everything works, later.

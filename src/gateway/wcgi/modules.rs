@@ -122,7 +122,8 @@ impl Modules {
 
     /// Reads a file. What is wrong with its contents stays known; what is wrong with reading it does not.
     fn load(&self, path: &[u8]) -> Result<Known, Arc<str>> {
-        let cannot = |error: &dyn std::fmt::Display| -> Arc<str> { format!("it cannot be read: {error}").into() };
+        let cannot =
+            |error: &dyn std::fmt::Display| -> Arc<str> { format!("it cannot be read: {error}").into() };
         for _ in 0..ATTEMPTS {
             let mut file = File::open(OsStr::from_bytes(path)).map_err(|error| cannot(&error))?;
             let before = Facts::from(&beneath::look(&file).map_err(|error| cannot(&error))?);
@@ -145,7 +146,9 @@ impl Modules {
         let module = self.module(path, bytes)?;
         match module.get_export(ENTRY) {
             Some(ExternType::Func(_)) => {}
-            _ => wasmtime::bail!("it exports no function `{ENTRY}`: only WASI commands are run, no libraries"),
+            _ => {
+                wasmtime::bail!("it exports no function `{ENTRY}`: only WASI commands are run, no libraries")
+            }
         }
         self.linker.instantiate_pre(&module)
     }

@@ -166,13 +166,7 @@ pub fn fd_prestat_get(state: &mut State, mut guest: Guest<'_>, fd: u32, out: u32
     Ok(guest.put_u32(out.checked_add(4).ok_or(Errno::FAULT)?, length)?)
 }
 
-pub fn fd_prestat_dir_name(
-    state: &mut State,
-    mut guest: Guest<'_>,
-    fd: u32,
-    at: u32,
-    length: u32,
-) -> Answer {
+pub fn fd_prestat_dir_name(state: &mut State, mut guest: Guest<'_>, fd: u32, at: u32, length: u32) -> Answer {
     let Descriptor::Preopened(directory) = state.descriptors.at(fd)? else { return Err(Errno::BADF.into()) };
     if (length as usize) < directory.name.len() {
         return Err(Errno::NAMETOOLONG.into());

@@ -105,13 +105,7 @@ pub fn path_remove_directory(
     Ok(beneath::remove(changeable(state, fd)?, &path, true)?)
 }
 
-pub fn path_unlink_file(
-    state: &mut State,
-    mut guest: Guest<'_>,
-    fd: u32,
-    path: u32,
-    length: u32,
-) -> Answer {
+pub fn path_unlink_file(state: &mut State, mut guest: Guest<'_>, fd: u32, path: u32, length: u32) -> Answer {
     let path = guest.path(path, length)?;
     Ok(beneath::remove(changeable(state, fd)?, &path, false)?)
 }

@@ -72,15 +72,13 @@ impl Input {
 pub struct Output {
     pipe: Option<Pipe>,
     gathered: Vec<u8>,
-    /// Bytes that were written, gathered ones included.
-    written: u64,
 }
 
 impl Output {
     /// Writes to a pipe, gathering in a buffer that was used before.
     pub fn new(pipe: Pipe, mut buffer: Vec<u8>) -> Self {
         buffer.clear();
-        Self { pipe: Some(pipe), gathered: buffer, written: 0 }
+        Self { pipe: Some(pipe), gathered: buffer }
     }
 
     /// Takes all of `bytes`.
@@ -88,7 +86,6 @@ impl Output {
     /// # Errors
     /// When the run is over.
     pub fn write(&mut self, bytes: &[u8], watch: &mut Watch) -> Result<(), Stop> {
-        self.written += bytes.len() as u64;
         if self.gathered.len() + bytes.len() > GATHERED_MAX {
             self.flush(watch)?;
         }
@@ -135,11 +132,6 @@ impl Output {
         std::mem::take(&mut self.gathered)
     }
 
-    /// Bytes that the module has written.
-    pub fn written(&self) -> u64 {
-        self.written
-    }
-
     fn pass_on(&mut self, mut bytes: &[u8], watch: &mut Watch) -> Result<(), Stop> {
         // A module may close its standard output, and write to it all the same through a copy of the number.
         let Some(pipe) = &mut self.pipe else { return Ok(()) };
@@ -184,7 +176,6 @@ mod tests {
         output.write(b"d", &mut watch).expect("gathered");
         output.write(&big, &mut watch).expect("written");
         output.flush(&mut watch).expect("written");
-        assert_eq!(output.written(), 3 + big.len() as u64);
         output.close();
         let mut text = Vec::new();
         reader.read_to_end(&mut text).expect("read");
