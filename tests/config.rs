@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use httpd::config::{
-    self, AccessLog, Address, Certificate, CertificateFlag, Chunked, Config, Directory, Environment, Flags, KernelTls,
-    Level, LogFormat, Module, MountKind, Process, Programs, Report, Source, Symlinks,
+    self, AccessLog, Address, Certificate, CertificateFlag, Chunked, Config, Directory, Environment, Flags,
+    KernelTls, Level, LogFormat, Module, MountKind, Process, Programs, Report, Source, Symlinks,
 };
 
 const GOLDEN: &str = "tests/golden/config";

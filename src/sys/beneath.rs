@@ -283,13 +283,13 @@ fn seen(stat: &rustix::fs::Stat) -> Look {
         kind: kind(FileType::from_raw_mode(stat.st_mode)),
         device: stat.st_dev,
         inode: stat.st_ino,
-        links: stat.st_nlink as u64,
+        links: stat.st_nlink,
         size: u64::try_from(stat.st_size).unwrap_or_default(),
         owner: stat.st_uid,
         mode: stat.st_mode & 0o7777,
-        accessed: stamp(stat.st_atime, stat.st_atime_nsec as u64),
-        modified: stamp(stat.st_mtime, stat.st_mtime_nsec as u64),
-        changed: stamp(stat.st_ctime, stat.st_ctime_nsec as u64),
+        accessed: stamp(stat.st_atime, stat.st_atime_nsec),
+        modified: stamp(stat.st_mtime, stat.st_mtime_nsec),
+        changed: stamp(stat.st_ctime, stat.st_ctime_nsec),
     }
 }
 

@@ -125,7 +125,8 @@ fn memory_ends_at_its_limit() {
     let case = Case::new(SHORT);
     case.place("probe.wasm", &module("probe"));
     let text = case.ask("memory");
-    let count: u32 = text.strip_suffix(" MiB\n").unwrap_or(&text).parse().unwrap_or_else(|_| panic!("{text}"));
+    let count: u32 =
+        text.strip_suffix(" MiB\n").unwrap_or(&text).parse().unwrap_or_else(|_| panic!("{text}"));
     assert!((8..16).contains(&count), "{text}");
     let small = Case::new("memory = \"64KiB\"");
     small.place("probe.wasm", &module("probe"));
