@@ -96,6 +96,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("io_uring::", &["ring"]),
     ("libc::", &["ring", "sys"]),
     ("rustix::", &["ring", "sys"]),
+    ("landlock::", &["sys"]),
+    ("seccompiler::", &["sys"]),
     ("rustls::", &["tls"]),
     ("rcgen::", &["tls"]),
     ("clap::", &["cli", "main"]),
