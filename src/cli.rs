@@ -183,7 +183,8 @@ fn serve(serve: Serve) -> ExitCode {
     let environment = Environment::of_this_process();
     let (source, name) = source(&serve);
     let loaded = source.load(&environment).and_then(|config| {
-        let warnings = check_certificates(&config)?;
+        let mut warnings = config.warnings();
+        warnings.extend(check_certificates(&config)?);
         Ok((config, warnings))
     });
     match loaded {

@@ -135,6 +135,8 @@ fn every_value_arrives() {
     assert_eq!((config.tls.kernel, config.tls.tickets), (KernelTls::Off, None));
     assert_eq!(config.tls.ticket_keys.len(), 1);
 
+    assert_eq!(config.metrics, Some(Address::Unix("/run/httpd/metrics.sock".into())));
+
     let [http, https, unix] = &config.listen[..] else { panic!("three listeners") };
     assert_eq!((http.tls, https.tls), (false, true));
     assert_eq!(unix.address, Address::Unix("/run/httpd/http.sock".into()));
@@ -157,6 +159,18 @@ fn every_value_arrives() {
     let auth = staff.auth.as_ref().expect("a rule with passwords");
     assert_eq!((auth.realm.as_str(), auth.users.len()), ("staff", 1));
     assert_eq!((staff.allow.len(), staff.deny.len()), (2, 1));
+}
+
+#[test]
+fn metrics_for_everybody_are_warned_of() {
+    for (address, warned) in
+        [("0.0.0.0:9090", true), ("[::]:9090", true), ("127.0.0.1:9090", false), ("10.0.0.1:9090", false)]
+    {
+        let config =
+            Config { metrics: Some(Address::Tcp(address.parse().expect("one"))), ..valid("valid_minimal") };
+        let warnings: Vec<_> = config.warnings().iter().map(ToString::to_string).collect();
+        assert_eq!(warnings.iter().any(|warning| warning.contains(address)), warned, "{warnings:?}");
+    }
 }
 
 #[test]

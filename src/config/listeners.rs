@@ -4,6 +4,7 @@ use super::file::{self, At};
 use super::hosts;
 use super::report::Text;
 use super::resolve::{Resolver, is_set};
+use super::units::Complaint;
 use super::{Address, Listen};
 
 /// Owner and group may connect: the front-end server is put into the group.
@@ -37,6 +38,29 @@ pub fn resolve(file: &file::File, own: &mut Resolver) -> Vec<Listen> {
         listeners.push(listener);
     }
     listeners
+}
+
+/// Where metrics are to be had.
+pub fn metrics(file: &file::File, listen: &[Listen], own: &mut Resolver) -> Option<Address> {
+    let table = file.metrics.as_ref()?;
+    let Some(written) = &table.value.listen else {
+        let help = "add listen = \"127.0.0.1:9090\", or remove [metrics]";
+        own.problems.missing(&table.span, "metrics.listen", "[metrics] lacks its `listen`", help);
+        return None;
+    };
+    let address = match hosts::address(&written.value) {
+        Ok(address) => address,
+        Err(Complaint(what, _)) => {
+            let help = "write \"127.0.0.1:9090\" for this machine only, or \"unix:/run/httpd/metrics.sock\"";
+            own.problems.at(&written.span, what, help);
+            return None;
+        }
+    };
+    if listen.iter().any(|other| other.address == address) {
+        let what = format!("`{}` is listened on by a [[listen]] too", written.value);
+        own.problems.at(&written.span, what, "metrics need an address of their own");
+    }
+    Some(address)
 }
 
 fn one(table: &file::Listen, own: &mut Resolver) -> Option<Listen> {

@@ -205,12 +205,30 @@ pub struct Config {
     pub limits: Limits,
     /// TLS settings common to all listeners.
     pub tls: Tls,
+    /// Where metrics are to be had; `None`: nowhere.
+    pub metrics: Option<Address>,
     /// The in-memory cache.
     pub cache: Cache,
     /// Where to listen; never empty.
     pub listen: Vec<Listen>,
     /// What to serve; never empty.
     pub sites: Vec<Site>,
+}
+
+impl Config {
+    /// What should be looked at again though it keeps nothing from being served.
+    pub fn warnings(&self) -> Vec<Problem> {
+        let mut warnings = Vec::new();
+        if let Some(Address::Tcp(address)) = &self.metrics
+            && address.ip().to_canonical().is_unspecified()
+        {
+            let what = format!("`{address}` gives metrics to every machine that can connect");
+            let help =
+                "name an address inside, such as \"127.0.0.1:9090\", unless something else guards the port";
+            warnings.push(Problem::of_file(Path::new("metrics.listen"), what, help));
+        }
+        warnings
+    }
 }
 
 /// `[server]`
