@@ -3,3 +3,7 @@
 //! A worker never starts a program: it sends the request and the program's pipe ends to the **spawner**,
 //! a process of its own, and relays bytes. What a program is told and how its answer is understood is
 //! pure; only the spawner and what it starts touch the system.
+
+pub mod admission;
+pub mod cgi;
+pub mod start;
