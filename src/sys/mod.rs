@@ -5,6 +5,7 @@ pub mod append;
 pub mod bytes;
 pub mod fds;
 pub mod file;
+pub mod memory_file;
 pub mod pass;
 pub mod process;
 pub mod shared;
