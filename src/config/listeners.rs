@@ -4,7 +4,6 @@ use super::file::{self, At};
 use super::hosts;
 use super::report::Text;
 use super::resolve::{Resolver, is_set};
-use super::units::Complaint;
 use super::{Address, Listen};
 
 /// Owner and group may connect: the front-end server is put into the group.
@@ -50,7 +49,7 @@ pub fn metrics(file: &file::File, listen: &[Listen], own: &mut Resolver) -> Opti
     };
     let address = match hosts::address(&written.value) {
         Ok(address) => address,
-        Err(Complaint(what, _)) => {
+        Err((what, _)) => {
             let help = "write \"127.0.0.1:9090\" for this machine only, or \"unix:/run/httpd/metrics.sock\"";
             own.problems.at(&written.span, what, help);
             return None;

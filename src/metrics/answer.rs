@@ -112,7 +112,7 @@ mod tests {
             ("GET /metrics HTTP/1.1\r\n\r\n", Wanted::Refused(400)),
             ("GET /metrics HTTP/1.1\nHost: a\n\n", Wanted::Refused(400)),
             ("\u{16}\u{3}\u{1}", Wanted::Refused(400)),
-            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Wanted::Refused(400)),
+            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Wanted::Refused(505)),
             ("GET /metrics HTTP/1.1\r\nHost: a\r\n", Wanted::More),
             ("", Wanted::More),
         ] {

@@ -110,7 +110,7 @@ impl Server {
     fn serve(&mut self) -> Result<(), Error> {
         while !(self.is_stopping && self.clients.is_empty()) {
             let asked = self.asked.map(|asked| asked + STATUS_LIMIT);
-            let clients = self.clients.iter().map(|client| client.until);
+            let clients = self.clients.iter().map(Client::deadline);
             let limit = clients.chain(asked).chain(self.accepts_at).min();
             let limit = limit.map(|until| until.saturating_duration_since(Instant::now()));
             wait(&self.fds(), limit)?;
@@ -159,9 +159,9 @@ impl Server {
         let mut bytes = Vec::new();
         let mut file = std::fs::File::from(file);
         let read = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
-        let status = read.map_err(|error| error.to_string()).and_then(|_| {
-            serde_json::from_slice::<Status>(&bytes).map_err(|error| error.to_string())
-        });
+        let status = read
+            .map_err(|error| error.to_string())
+            .and_then(|_| serde_json::from_slice::<Status>(&bytes).map_err(|error| error.to_string()));
         match status {
             Ok(status) => self.text = Some((Instant::now(), text::render(&status))),
             Err(error) => tracing::warn!("the supervisor's status cannot be read: {error}"),
@@ -203,7 +203,11 @@ impl Server {
         // What is done to it, read, write and shutdown, does not ask what kind of socket it is.
         let stream = UnixStream::from(socket);
         if stream.set_nonblocking(true).is_ok() {
-            self.clients.push(Client { stream, stage: Stage::Reading(Vec::new()), until: now + CLIENT_LIMIT });
+            self.clients.push(Client {
+                stream,
+                stage: Stage::Reading(Vec::new()),
+                until: now + CLIENT_LIMIT,
+            });
         }
     }
 
@@ -251,17 +255,19 @@ impl Server {
                         }
                     }
                 }
-                Stage::Writing { bytes, at } => match client.stream.write(bytes.get(*at..).unwrap_or_default()) {
-                    Ok(written) => {
-                        *at += written;
-                        if *at == bytes.len() {
-                            client.stage = Stage::Leaving;
-                            // What has come and was not read would have the answer reset: the rest is read.
-                            let _ = client.stream.shutdown(Shutdown::Write);
+                Stage::Writing { bytes, at } => {
+                    match client.stream.write(bytes.get(*at..).unwrap_or_default()) {
+                        Ok(written) => {
+                            *at += written;
+                            if *at == bytes.len() {
+                                client.stage = Stage::Leaving;
+                                // What has come and was not read would have the answer reset: the rest is read.
+                                let _ = client.stream.shutdown(Shutdown::Write);
+                            }
                         }
+                        Err(error) => return error.kind() == ErrorKind::WouldBlock,
                     }
-                    Err(error) => return error.kind() == ErrorKind::WouldBlock,
-                },
+                }
                 Stage::Leaving => return read(&mut client.stream, &mut Vec::new()),
             }
         }
@@ -293,6 +299,13 @@ enum Stage {
 }
 
 impl Client {
+    fn deadline(&self) -> Instant {
+        match self.stage {
+            Stage::Waiting { since, .. } => self.until.min(since + STATUS_LIMIT),
+            _ => self.until,
+        }
+    }
+
     fn answer(&mut self, bytes: Vec<u8>) {
         self.stage = Stage::Writing { bytes, at: 0 };
     }

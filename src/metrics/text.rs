@@ -35,7 +35,10 @@ const NAMES: &[(Counter, &str, &str)] = &[
 /// What a metric says that is several counters.
 const HELP: &[(&str, &str)] = &[
     ("responses_total", "Responses, by class of status."),
-    ("cache_lookups_total", "Lookups answered from the cache (hit), and those that asked the file system (miss)."),
+    (
+        "cache_lookups_total",
+        "Lookups answered from the cache (hit), and those that asked the file system (miss).",
+    ),
     ("tls_handshakes_total", "TLS handshakes, by how they ended."),
 ];
 
@@ -62,7 +65,11 @@ impl Text {
         self.family("build_info", "gauge", "The version that runs.");
         self.sample("build_info", &label("version", &status.version), 1);
         self.gauge("start_time_seconds", "When the supervisor began, in seconds since 1970.", status.started);
-        self.gauge("generation", "The generation that serves: 1, and one more with each reload.", status.generation);
+        self.gauge(
+            "generation",
+            "The generation that serves: 1, and one more with each reload.",
+            status.generation,
+        );
         self.gauge("draining", "Whether the server stops.", u8::from(status.state == "stopping"));
         let reload = status.last_reload.as_ref();
         let succeeded = u8::from(reload.is_none_or(|reload| reload.succeeded));
@@ -147,7 +154,8 @@ impl Text {
             let histogram = status.latency.get(class).unwrap_or(&none);
             let labels = label("class", class);
             for bucket in 0..=latency::BOUNDED {
-                let bound = latency::bound(bucket).map_or("+Inf".to_owned(), |bound| seconds(bound).to_string());
+                let bound =
+                    latency::bound(bucket).map_or("+Inf".to_owned(), |bound| seconds(bound).to_string());
                 let labels = format!("{labels},{}", label("le", &bound));
                 self.sample(&format!("{NAME}_bucket"), &labels, histogram.at_most(bucket));
             }
@@ -228,9 +236,7 @@ mod tests {
             restarts,
             ..Companion::default()
         };
-        let certificate = |site: &str, end: u64| {
-            serde_json::json!({"site": site, "names": ["a.example", "b.example"], "key": "RSA", "not_after": end})
-        };
+        let certificate = |site: &str, end: u64| serde_json::json!({"site": site, "names": ["a.example", "b.example"], "key": "RSA", "not_after": end});
         let mut status = Status {
             version: "0.1.0".into(),
             started: 1_700_000_000,
