@@ -32,7 +32,9 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// Narrow doors: of the second room, the first may name only these items.
 const DOORS: &[(&str, &str, &[&str])] = &[
     ("supervisor", "worker", &["Start", "run", "start"]),
-    ("supervisor", "metrics", &["Start", "run", "start"]),
+    ("supervisor", "gateway", &["is_wanted", "spawner", "start"]),
+    ("supervisor", "precompress", &["is_wanted", "run", "start"]),
+    ("supervisor", "metrics", &["run", "start"]),
     // Time is a value that the ring hands out.
     ("conn", "ring", &["Clock"]),
     ("files", "ring", &["Clock"]),

@@ -17,4 +17,3 @@ pub mod start;
 mod text;
 
 pub use serve::run;
-pub use start::Start;

@@ -9,23 +9,23 @@ use super::companions::{Action, CompanionId, Event, Kind};
 use super::launch::{self, Confined, Launched};
 use super::{Process, Supervisor};
 use crate::config::Config;
+use crate::gateway::start as spawner;
+use crate::metrics::start as metrics;
 use crate::observe::status;
-use crate::precompress;
+use crate::precompress::start as precompressor;
 use crate::sys::wait::For;
 use crate::sys::{Errno, Error, pass, process};
-use crate::worker;
-use crate::worker::start::{NOTE_BYTES_MAX, Report};
-use crate::{gateway, metrics};
+use crate::worker::start::{self, NOTE_BYTES_MAX, Report};
 
 /// What runs in the supervisor's children.
 #[derive(Debug)]
 pub struct Programs {
     /// The life of a worker.
-    pub worker: fn(worker::start::Start) -> ExitCode,
+    pub worker: fn(start::Start) -> ExitCode,
     /// The life of a spawner.
-    pub spawner: Program<gateway::start::Start>,
+    pub spawner: Program<spawner::Start>,
     /// The life of a precompressor.
-    pub precompressor: Program<precompress::start::Start>,
+    pub precompressor: Program<precompressor::Start>,
     /// The life of the process that serves metrics.
     pub metrics: Program<metrics::Start>,
 }
@@ -64,16 +64,12 @@ impl Supervisor {
     }
 
     /// A worker's end of its mailbox, for a new life.
-    pub(super) fn mailbox(
-        &mut self,
-        generation: u64,
-        index: u32,
-    ) -> Result<Option<gateway::start::Mailbox>, Error> {
+    pub(super) fn mailbox(&mut self, generation: u64, index: u32) -> Result<Option<spawner::Mailbox>, Error> {
         let Some(generation) = self.generations.get(&generation) else { return Ok(None) };
         let Some((ours, _)) = generation.mailboxes.0.get(index as usize) else { return Ok(None) };
         let fd = duplicate(ours)?;
         self.epoch += 1;
-        Ok(Some(gateway::start::Mailbox { fd, epoch: self.epoch }))
+        Ok(Some(spawner::Mailbox { fd, epoch: self.epoch }))
     }
 
     /// Begins or goes on to have a companion, where the configuration of its generation needs one.
@@ -134,7 +130,7 @@ impl Supervisor {
             match pass::receive(channel, &mut note) {
                 Ok((0, _)) => process.channel = None,
                 // One a turn: whatever it asks, everybody else is heard in between.
-                Ok((length, _)) if note[..length] == *metrics::start::STATUS => return self.tell_status(id),
+                Ok((length, _)) if note[..length] == *metrics::STATUS => return self.tell_status(id),
                 Ok((length, _)) => match Report::from_note(&note[..length]) {
                     Some(Report::Failed(reason)) => process.reason = Some(reason),
                     // Nothing waits for it.
@@ -196,15 +192,7 @@ impl Supervisor {
                         let workers = mailboxes.iter().map(|(_, theirs)| duplicate(theirs));
                         let workers = workers.collect::<Result<_, _>>()?;
                         let generation = id.generation;
-                        Ok(gateway::start::Start {
-                            generation,
-                            epoch,
-                            config,
-                            channel,
-                            workers,
-                            user,
-                            counters,
-                        })
+                        Ok(spawner::Start { generation, epoch, config, channel, workers, user, counters })
                     },
                     |start| start.workers.iter().chain([&start.channel]).map(|fd| fd.as_raw_fd()).collect(),
                 )
@@ -215,7 +203,7 @@ impl Supervisor {
                 self.programs.precompressor.live,
                 |channel, counters| {
                     let generation = id.generation;
-                    Ok(precompress::start::Start { generation, config, channel, user, counters })
+                    Ok(precompressor::Start { generation, config, channel, user, counters })
                 },
                 |start| vec![start.channel.as_raw_fd()],
             ),
@@ -247,9 +235,9 @@ impl Supervisor {
         let channel = self.attending.get(&id).and_then(|process| process.channel.as_ref());
         let Some(channel) = channel else { return };
         let order = match id.kind {
-            Kind::Spawner => gateway::start::STOP,
-            Kind::Precompressor => precompress::start::STOP,
-            Kind::Metrics => metrics::start::STOP,
+            Kind::Spawner => spawner::STOP,
+            Kind::Precompressor => precompressor::STOP,
+            Kind::Metrics => metrics::STOP,
         };
         // One that is just dying needs no order; one whose channel is full is killed soon.
         let _ = pass::send(channel, order, None);
