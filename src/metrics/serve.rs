@@ -14,8 +14,8 @@ use super::text;
 use crate::http::date::DateLine;
 use crate::observe::health::Health;
 use crate::observe::status::Status;
+use crate::sys::sandbox::Sandbox;
 use crate::sys::sockets::{self, Place};
-use crate::sys::user::give_up_privileges;
 use crate::sys::wait::{For, wait};
 use crate::sys::{Errno, Error, pass};
 
@@ -39,7 +39,12 @@ const STOP_LIMIT: Duration = Duration::from_secs(1);
 
 /// Lives as the process described by `start`. Called in a process of its own.
 pub fn run(start: Start) -> ExitCode {
-    let served = give_up_privileges(start.user.as_ref()).and_then(|()| Server::new(start)?.serve());
+    let served = Sandbox::metrics().enter(start.user.as_ref()).and_then(|entered| {
+        for reason in entered.failed {
+            tracing::warn!("a layer of the sandbox is missing: {reason}");
+        }
+        Server::new(start)?.serve()
+    });
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -8,6 +8,7 @@ pub mod file;
 pub mod memory_file;
 pub mod pass;
 pub mod process;
+pub mod sandbox;
 pub mod shared;
 pub mod signals;
 pub mod sockets;
