@@ -66,6 +66,8 @@ const PURE: &[&str] = &[
     "src/tls/control.rs",
     "src/tls/kernel.rs",
     "src/observe/access_log.rs",
+    "src/gateway/messages.rs",
+    "src/gateway/script.rs",
     "src/observe/latency.rs",
     "src/metrics/answer.rs",
     "src/metrics/text.rs",

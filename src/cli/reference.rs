@@ -42,20 +42,25 @@ pub struct Key {
 /// Every table with its keys; a table that the example repeats stands once.
 pub fn tables() -> Vec<Table> {
     let mut tables: Vec<Table> = Vec::new();
-    let mut about = String::new();
+    let (mut about, mut shared) = (String::new(), String::new());
     let mut current = None;
     for line in EXAMPLE.lines() {
         let comment = line.strip_prefix('#').map(str::trim);
         let text = comment.unwrap_or(line).trim();
         if text.starts_with('[') && text.ends_with(']') {
             let about = std::mem::take(&mut about);
+            shared.clear();
             let known = tables.iter().position(|table| table.header == text);
             current = known.or_else(|| {
                 tables.push(Table { header: text.to_owned(), about, keys: Vec::new() });
                 tables.len().checked_sub(1)
             });
         } else if let Some((name, value)) = assignment(text) {
-            let about = std::mem::take(&mut about);
+            // One sentence may hold for several keys that follow each other.
+            if !about.is_empty() {
+                shared = std::mem::take(&mut about);
+            }
+            let about = shared.clone();
             let Some(table) = current.and_then(|at| tables.get_mut(at)) else { continue };
             // What is repeated without a sentence is another example of it.
             if !about.is_empty() && table.keys.iter().all(|key| key.name != name) {
@@ -64,6 +69,7 @@ pub fn tables() -> Vec<Table> {
             }
         } else if text.is_empty() {
             about.clear();
+            shared.clear();
         } else {
             about.push_str(if about.is_empty() { "" } else { " " });
             about.push_str(text);

@@ -59,6 +59,13 @@ pub fn metrics(file: &file::File, listen: &[Listen], own: &mut Resolver) -> Opti
         let what = format!("`{}` is listened on by a [[listen]] too", written.value);
         own.problems.at(&written.span, what, "metrics need an address of their own");
     }
+    if let Address::Tcp(tcp) = &address
+        && tcp.ip().to_canonical().is_unspecified()
+    {
+        let what = format!("`{tcp}` gives metrics to every machine that can connect");
+        let help = "write \"127.0.0.1:9090\", unless something else guards the port";
+        own.problems.warn(&written.span, what, help);
+    }
     Some(address)
 }
 
@@ -94,7 +101,8 @@ fn one(table: &file::Listen, own: &mut Resolver) -> Option<Listen> {
     Some(Listen { address, tls: is_set(&table.tls), proxy_protocol, trusted, mode })
 }
 
-fn octal(mode: &At<String>, own: &mut Resolver) -> Option<u32> {
+/// Permission bits.
+pub fn octal(mode: &At<String>, own: &mut Resolver) -> Option<u32> {
     let parsed = u32::from_str_radix(&mode.value, 8).ok().filter(|bits| *bits <= 0o777);
     if parsed.is_none() || mode.value.starts_with('+') {
         let what = format!("`{}` is not a file mode", mode.value);

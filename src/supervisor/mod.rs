@@ -411,6 +411,9 @@ impl Supervisor {
 
     /// Makes a generation from a configuration.
     fn begin(&mut self, config: Config) -> Result<(), String> {
+        for warning in &config.warnings {
+            tracing::warn!("{}; {}", warning.headline(), warning.help);
+        }
         let generation = Generation {
             access_log: open_access_log(&config)?,
             user: find_user(&config)?,
