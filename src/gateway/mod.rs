@@ -10,3 +10,5 @@ pub mod messages;
 pub mod script;
 pub mod spawner;
 pub mod start;
+#[cfg(feature = "wcgi")]
+pub mod wcgi;

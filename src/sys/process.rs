@@ -83,7 +83,7 @@ pub fn fork() -> Result<Fork, Error> {
     // SAFETY: no other thread exists, so the child finds no lock held and no value half written.
     match unsafe { libc::fork() } {
         0 => Ok(Fork::Child),
-        child => match Pid::from_raw(child).filter(|_| child > 0) {
+        child => match Pid::from_raw(child.max(0)) {
             Some(pid) => Ok(Fork::Parent(pid)),
             None => Err(Error::new("fork", "a process", last_errno())),
         },
@@ -128,7 +128,7 @@ pub fn reap_any() -> Option<(Pid, Ended, Duration)> {
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are to values of ours.
     let pid = unsafe { libc::wait4(-1, &mut status, libc::WNOHANG, &mut usage) };
-    let pid = Pid::from_raw(pid).filter(|_| pid > 0)?;
+    let pid = Pid::from_raw(pid.max(0))?;
     let time = |time: libc::timeval| {
         let whole = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or_default());
         whole + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or_default())

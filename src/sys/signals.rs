@@ -102,10 +102,21 @@ impl Children {
     /// # Errors
     /// Those of signalfd(2).
     pub fn block_all() -> Result<Self, Error> {
+        // An action of the kernel: effect, flags, a function nobody calls, mask.
+        let default = [0_u64; 4];
         for number in 1..=libc::SIGRTMAX() {
-            // SAFETY: the effect is a constant of libc, so no handler of ours runs. Those whose effect is
-            // fixed, and those libc keeps for itself, are refused.
-            unsafe { libc::signal(number, libc::SIG_DFL) };
+            // SAFETY: the default action has no handler. libc would refuse the two signals that it keeps for
+            // itself, which may have been ignored by whoever started us; those whose effect is fixed, the
+            // kernel refuses.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_rt_sigaction,
+                    number,
+                    default.as_ptr(),
+                    std::ptr::null_mut::<u64>(),
+                    8,
+                )
+            };
         }
         let all = full_set();
         mask(libc::SIG_SETMASK, &all)?;

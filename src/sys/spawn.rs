@@ -148,8 +148,8 @@ pub fn start(program: &Program, stack: &mut Stack) -> Result<Pid, Failed> {
     // and plan outlive the child's use of them and nobody else touches them meanwhile.
     let child = unsafe { libc::clone(child, top.cast(), flags, (&raw mut plan).cast()) };
     let failed = |step, errno| Failed { step, errno };
-    let pid =
-        Pid::from_raw(child).filter(|_| child > 0).ok_or_else(|| failed("make a process", last_errno()))?;
+    // Numbers below zero are no processes.
+    let pid = Pid::from_raw(child.max(0)).ok_or_else(|| failed("make a process", last_errno()))?;
     match plan.failed {
         None => Ok(pid),
         Some(failed) => {
