@@ -4,4 +4,5 @@ mod kit;
 mod processes;
 mod serving;
 mod tls;
+mod variants;
 mod wire;
