@@ -29,20 +29,26 @@ const SETTLED_AFTER: Duration = Duration::from_secs(3);
 /// Every coded form that was ever published, and what it decodes to.
 #[derive(Default)]
 pub struct Forms {
-    forms: Vec<(Rc<Vec<u8>>, &'static str, Vec<u8>)>,
+    forms: Vec<Form>,
     /// Variants that were damaged where they lie, by their sources, and when.
     pub tampered: Vec<(&'static str, Duration)>,
 }
 
+struct Form {
+    plain: Rc<Vec<u8>>,
+    coding: &'static str,
+    coded: Vec<u8>,
+}
+
 impl Forms {
     fn add(&mut self, plain: &Rc<Vec<u8>>, coding: Coding, coded: &[u8]) {
-        self.forms.push((Rc::clone(plain), coding.name(), coded.to_vec()));
+        self.forms.push(Form { plain: Rc::clone(plain), coding: coding.name(), coded: coded.to_vec() });
     }
 
     /// The forms of these contents in a coding.
     pub fn of(&self, plain: &[u8], coding: &str) -> impl Iterator<Item = &[u8]> {
-        let same = move |(own, name, _): &&(Rc<Vec<u8>>, &str, Vec<u8>)| *name == coding && own[..] == *plain;
-        self.forms.iter().filter(same).map(|(.., coded)| &coded[..])
+        let same = move |form: &&Form| form.coding == coding && form.plain[..] == *plain;
+        self.forms.iter().filter(same).map(|form| &form.coded[..])
     }
 }
 
