@@ -8,6 +8,7 @@
 mod activation;
 mod attend;
 mod companions;
+mod confinement;
 mod control;
 mod launch;
 mod listeners;
@@ -140,6 +141,7 @@ impl Supervisor {
         if let Err(error) = process::raise_descriptor_limit() {
             tracing::warn!("{error}");
         }
+        confinement::tell_lacks();
         let now = Instant::now();
         let notify = Notify::from_environment();
         let mut supervisor = Self {
@@ -412,6 +414,7 @@ impl Supervisor {
             config: Rc::new(config),
         };
         self.listeners.open(&generation.config).map_err(|error| error.to_string())?;
+        confinement::tell_readable(&generation.config);
         let event =
             Event::Begin { workers: generation.config.server.workers, drain: generation.config.server.drain };
         let id = self.machine.next();
