@@ -17,6 +17,7 @@ mod machine;
 mod monitor;
 mod notify;
 mod secure;
+mod store;
 mod succession;
 mod view;
 
@@ -48,6 +49,7 @@ use listeners::Listeners;
 use machine::{Action, Event, Machine, WorkerId};
 use notify::Notify;
 use secure::Secure;
+use store::Store;
 
 pub use attend::{Program, Programs};
 pub use secure::check;
@@ -101,6 +103,7 @@ struct Supervisor {
     epoch: u64,
     control: Option<Control>,
     notify: Notify,
+    store: Store,
     secure: Secure,
     /// When the service manager next expects a sign of life.
     alive_at: Option<Instant>,
@@ -166,6 +169,7 @@ impl Supervisor {
             control: None,
             alive_at: notify.watchdog_every().map(|every| now + every),
             notify,
+            store: Store::from_environment(),
             secure: Secure::default(),
             reload_wanted: false,
             renewal_wanted: false,
@@ -489,6 +493,7 @@ impl Supervisor {
             self.want(kind, id);
         }
         self.listeners.settle(&config);
+        self.store.keep(&self.listeners, &self.notify);
         if self.control.as_ref().map(Control::path) != config.server.control.as_deref() {
             self.open_control(&config);
         }
