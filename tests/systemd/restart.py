@@ -162,10 +162,19 @@ class Load:
 
 def main():
     binary = os.path.abspath(sys.argv[1])
-    folder = tempfile.mkdtemp(prefix="httpd-restart-")
+    with tempfile.TemporaryDirectory(prefix="httpd-restart-") as folder:
+        manager = Manager(binary, folder)
+        try:
+            scenes(manager, folder)
+        finally:
+            # What a failure leaves behind; its workers end with it.
+            if manager.process and manager.process.poll() is None:
+                manager.process.kill()
+
+
+def scenes(manager, folder):
     port, other = free_port(), free_port()
     configure(folder, port, f'[[listen]]\naddress = "127.0.0.1:{other}"\n')
-    manager = Manager(binary, folder)
     manager.start()
     assert len(manager.store) == 4, f"two workers at two addresses, but {manager.store}"
 
