@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use super::accept::Listener;
 use super::start::{READY, Start, failed};
 use super::{Life, Setup, Worker};
+use crate::conn::KERNEL_TLS_MIN;
 use crate::files::Share;
 use crate::observe::names::Counter;
 use crate::ring::Ring;
@@ -37,7 +38,12 @@ pub fn settle(start: &Start) -> Result<Uring, String> {
     let (mut ring, features) = Uring::new(&Options::default()).map_err(|failure| failure.explain())?;
     start.counters.set(Counter::RingFeatures, features.bits());
     let sites = start.config.sites.iter().map(|site| (site.root.as_path(), site.symlinks));
-    let sandbox = Sandbox::worker(Reads::of_roots(sites));
+    let roots = Reads::of_roots(sites);
+    let reads = match &start.config.cache.dir {
+        Some(cache) => roots.and(cache),
+        None => roots,
+    };
+    let sandbox = Sandbox::worker(reads);
     let entered = sandbox.enter(start.user.as_ref()).map_err(|error| error.to_string())?;
     for reason in entered.failed {
         tracing::warn!("a layer of the sandbox is missing: {reason}");
@@ -65,6 +71,7 @@ fn serve(start: &Start) -> Result<(), String> {
         access_log: start.access_log.as_ref().map(|log| Fd(log.as_raw_fd())),
         counters: start.counters.clone(),
         descriptors: Share::DESCRIPTORS,
+        kernel_tls_min: KERNEL_TLS_MIN,
         secret,
     };
     let mut worker = Worker::new(ring, setup);
