@@ -15,6 +15,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::config::{self, CertificateFlag, Config, Environment, Flags, Problem, Report, Source};
+use crate::gateway::trial::{self, Trial};
 use crate::{supervisor, tls};
 
 /// How the program ends; nothing else chooses an exit code, but what serves and what asks it.
@@ -90,7 +91,7 @@ enum Command {
         #[arg(long, value_name = "DIR", requires = "root")]
         cache: Option<PathBuf>,
     },
-    /// Run one script as the server would, and print its answer (not built yet)
+    /// Run one script as the server would, and print its answer and what is wrong with it
     Cgi {
         /// The script
         script: PathBuf,
@@ -98,7 +99,7 @@ enum Command {
         #[arg(short = 'X', value_name = "METHOD", default_value = "GET")]
         method: String,
         /// What of the path follows the script, with the query
-        #[arg(long, value_name = "PATH", default_value = "/")]
+        #[arg(long, value_name = "PATH", default_value = "")]
         path: String,
         /// A header field of the request; any number of these
         #[arg(short = 'H', value_name = "NAME: VALUE")]
@@ -167,7 +168,9 @@ fn run(arguments: Arguments) -> ExitCode {
         Some(Command::Compress { .. }) => {
             not_built("httpd compress", "until then, files are served as they are")
         }
-        Some(Command::Cgi { .. }) => not_built("httpd cgi", "CGI scripts come with a later version"),
+        Some(Command::Cgi { script, method, path, header, body }) => {
+            cgi(&Trial { script, method, path, fields: header, body })
+        }
     }
 }
 
@@ -260,6 +263,28 @@ fn generate(directory: &Path) -> ExitCode {
             Exit::Failure.into()
         }
     }
+}
+
+fn cgi(trial: &Trial) -> ExitCode {
+    let found = match trial::run(trial) {
+        Ok(found) => found,
+        Err(reason) => {
+            complain(&reason);
+            return Exit::Failure.into();
+        }
+    };
+    // Whoever does not read it all, as head(1), needs no complaint.
+    let _ = std::io::stdout().write_all(&found.answer).and_then(|()| std::io::stdout().flush());
+    let mut text = String::new();
+    if !found.messages.is_empty() {
+        text.push_str("--- what it wrote to standard error:\n");
+        text.push_str(String::from_utf8_lossy(&found.messages).trim_end());
+        text.push('\n');
+    }
+    found.problems.iter().for_each(|problem| text.push_str(&format!("--- wrong: {problem}\n")));
+    text.push_str(&format!("--- {}", found.summary));
+    complain(&text);
+    if found.problems.is_empty() { Exit::Fine.into() } else { Exit::Failure.into() }
 }
 
 fn not_built(name: &str, help: &str) -> ExitCode {

@@ -54,7 +54,7 @@ impl Source {
 }
 
 /// What the command line says when there is no file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     /// The directory served.
     pub root: PathBuf,

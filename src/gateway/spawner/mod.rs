@@ -21,13 +21,19 @@
 
 mod lines;
 mod mailbox;
-mod programs;
+#[cfg(feature = "wcgi")]
+mod modules;
+#[cfg(not(feature = "wcgi"))]
+#[path = "no_modules.rs"]
+mod modules;
+pub(super) mod programs;
 mod remains;
 mod voices;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::messages::{self, MESSAGE_BYTES_MAX, Message, Refusal, ToSpawner, ToWorker, Why};
@@ -41,6 +47,7 @@ use crate::sys::wait::{self, For};
 use crate::sys::{Errno, Error, pass};
 
 use mailbox::Mailbox;
+use modules::{Asker, Modules};
 use programs::{Programs, Started};
 use remains::{Remain, Remains};
 use voices::Voices;
@@ -81,6 +88,7 @@ struct Spawner {
     running: HashMap<Pid, Running>,
     remains: Remains,
     voices: Voices,
+    modules: Modules,
     counters: Counters,
     /// When it began to stop.
     stopping: Option<Instant>,
@@ -98,6 +106,8 @@ struct Running {
     name: String,
     /// UNIQUE_ID.
     unique: String,
+    /// How the log names the request.
+    request: String,
     /// When it has run for too long.
     wall_at: Instant,
     overran: bool,
@@ -123,7 +133,7 @@ impl Spawner {
         let children = Children::block_all()?;
         process::adopt_orphans()?;
         process::keep_capabilities_from_programs();
-        let programs = Programs::new(config, user, generation)?;
+        let programs = Programs::new(Rc::clone(&config), user.clone(), generation)?;
         // What seccomp and the rights of a process hold for, they hold for all it starts; set-user-ID
         // programs would gain nothing.
         if !programs.may_gain_privileges() {
@@ -140,6 +150,7 @@ impl Spawner {
             running: HashMap::new(),
             remains: Remains::default(),
             voices: Voices::default(),
+            modules: Modules::new(config, user),
             counters,
             stopping: None,
         };
@@ -156,7 +167,7 @@ impl Spawner {
     }
 
     fn is_over(&self) -> bool {
-        let idle = self.running.is_empty() && self.remains.is_empty();
+        let idle = self.running.is_empty() && self.remains.is_empty() && !self.modules.is_alive();
         self.stopping.is_some_and(|since| idle || since.elapsed() > STOP_GRACE + STOP_PATIENCE)
     }
 
@@ -169,12 +180,18 @@ impl Spawner {
         fds.extend(self.mailboxes.iter().map(|mailbox| (mailbox.fd(), For::Reading)));
         let voices_at = fds.len();
         fds.extend(self.voices.fds().map(|fd| (fd, For::Reading)));
+        let modules_at = fds.len();
+        fds.extend(self.modules.fd().map(|fd| (fd, For::Reading)));
         let full_at = fds.len();
         let full: Vec<usize> = (0..self.mailboxes.len()).filter(|i| self.mailboxes[*i].is_full()).collect();
         fds.extend(full.iter().map(|index| (self.mailboxes[*index].fd(), For::Writing)));
         let happened = wait::wait(&fds, limit)?;
 
-        self.voices.hear(&happened[voices_at..full_at]);
+        self.voices.hear(&happened[voices_at..modules_at]);
+        if modules_at < full_at && happened[modules_at] {
+            let (mailboxes, epoch) = (&mut self.mailboxes, self.epoch);
+            self.modules.listen(|asker, what| answer(mailboxes, epoch, asker, what));
+        }
         if happened[0] && self.children.take() {
             self.reap();
         }
@@ -193,7 +210,10 @@ impl Spawner {
 
     fn deadline(&self) -> Option<Instant> {
         let running = self.running.values().filter_map(Running::deadline).min();
-        let patience = self.stopping.map(|since| since + STOP_GRACE + STOP_PATIENCE);
+        let patience = self.stopping.map(|since| match Instant::now() < since + STOP_GRACE {
+            true => since + STOP_GRACE,
+            false => since + STOP_GRACE + STOP_PATIENCE,
+        });
         [running, self.remains.deadline(), patience].into_iter().flatten().min()
     }
 
@@ -219,6 +239,7 @@ impl Spawner {
             self.stopping = Some(Instant::now());
             let all: Vec<Pid> = self.running.keys().copied().collect();
             all.into_iter().for_each(|pid| self.end(pid, Why::Stop.text()));
+            self.modules.stop(false);
         }
     }
 
@@ -238,28 +259,42 @@ impl Spawner {
                 tracing::error!("worker {index} sent a message that is none");
                 continue;
             };
-            self.handle(index, message, descriptors);
+            self.handle(index, message, &buffer[..length], descriptors);
         }
     }
 
-    fn handle(&mut self, index: usize, message: Message<ToSpawner>, descriptors: Vec<OwnedFd>) {
+    fn handle(&mut self, index: usize, message: Message<ToSpawner>, bytes: &[u8], descriptors: Vec<OwnedFd>) {
         let Message { from, to, what } = message;
         if self.mailboxes[index].is_new(from) {
             let dead = self.running.iter().filter(|(_, one)| one.mailbox == index && one.worker != from);
             let dead: Vec<Pid> = dead.map(|(pid, _)| *pid).collect();
             dead.into_iter().for_each(|pid| self.end(pid, "its worker is gone"));
+            self.modules.end(|asker| asker.mailbox == index && asker.worker != from, Why::Gone);
         }
         if to != self.epoch && what != ToSpawner::Hello {
             return;
         }
         match what {
             ToSpawner::Hello => self.tell(index, from, ToWorker::Hello),
+            ToSpawner::Start(start) if self.programs.is_module(start.mount) => {
+                let asker = Asker { mailbox: index, worker: from, id: start.id };
+                let sent = match self.stopping {
+                    Some(_) => Err(Refusal::Busy),
+                    None => self.modules.start(asker, bytes, &descriptors),
+                };
+                if let Err(why) = sent {
+                    self.tell(index, from, ToWorker::Refused { id: start.id, why });
+                }
+            }
             ToSpawner::Start(start) => self.start(index, from, &start, descriptors),
             ToSpawner::End { id, why } => {
                 let is_it = |one: &Running| (one.mailbox, one.worker, one.id) == (index, from, id);
                 let found = self.running.iter().find(|(_, one)| is_it(one)).map(|(pid, _)| *pid);
-                if let Some(pid) = found {
-                    self.end(pid, why.text());
+                match found {
+                    Some(pid) => self.end(pid, why.text()),
+                    None => self
+                        .modules
+                        .end(|asker| (asker.mailbox, asker.worker, asker.id) == (index, from, id), why),
                 }
             }
         }
@@ -272,15 +307,16 @@ impl Spawner {
             None => self.programs.start(from, start, descriptors),
         };
         let what = match started {
-            Ok(Started { pid, script, unique, wall, grace, background, stderr }) => {
+            Ok(Started { pid, script, unique, request, wall, grace, background, stderr }) => {
                 let name = String::from_utf8_lossy(&script.file).into_owned();
-                self.voices.add(stderr, pid, &name, &unique);
+                self.voices.add(stderr, pid, &name, &request);
                 let running = Running {
                     mailbox: index,
                     worker: from,
                     id,
                     name,
                     unique,
+                    request,
                     wall_at: Instant::now() + wall,
                     overran: false,
                     grace,
@@ -309,9 +345,9 @@ impl Spawner {
         };
         let most = if self.stopping.is_some() { STOP_GRACE } else { Duration::MAX };
         running.kill_at = Some(Instant::now() + running.grace.min(most));
-        let Running { name, unique, .. } = running;
+        let Running { name, request, .. } = running;
         tracing::debug!(
-            "{name} (pid {pid}, request {unique}) is told to end: {why}",
+            "{name} (pid {pid}, request {request}) is told to end: {why}",
             pid = pid.as_raw_nonzero()
         );
         process::end_group(pid, Kill::Gently);
@@ -323,6 +359,9 @@ impl Spawner {
         while let Some((pid, how, cpu)) = process::reap_any() {
             if let Some(running) = self.running.remove(&pid) {
                 self.ended(pid, &running, how, cpu);
+            } else if self.modules.is_host(pid) {
+                let (mailboxes, epoch) = (&mut self.mailboxes, self.epoch);
+                self.modules.ended(how, |asker, what| answer(mailboxes, epoch, asker, what));
             }
         }
     }
@@ -333,8 +372,8 @@ impl Spawner {
         let Running { mailbox, worker, id, overran, .. } = *running;
         self.tell(mailbox, worker, ToWorker::Exited { id, how, cpu, overran });
         if let (Ended::Killed(_), None) = (how, running.kill_at) {
-            let (name, unique) = (&running.name, &running.unique);
-            tracing::warn!("{name} (pid {pid}, request {unique}) ended: {how}", pid = pid.as_raw_nonzero());
+            let (name, request) = (&running.name, &running.request);
+            tracing::warn!("{name} (pid {pid}, request {request}) ended: {how}", pid = pid.as_raw_nonzero());
         }
         // A program that was told to end takes all with it that it started; one that ended well may have
         // left something on purpose, as git does with its housekeeping.
@@ -355,16 +394,24 @@ impl Spawner {
                 process::end_group(pid, Kill::Surely);
             } else {
                 running.overran = true;
-                let (name, unique) = (&running.name, &running.unique);
-                tracing::warn!("{name} (pid {}, request {unique}) ran for too long", pid.as_raw_nonzero());
+                let (name, request) = (&running.name, &running.request);
+                tracing::warn!("{name} (pid {}, request {request}) ran for too long", pid.as_raw_nonzero());
                 self.end(pid, "it ran for too long");
             }
         }
-        let running = &self.running;
-        self.remains.sweep(now, |pid| running.contains_key(&pid));
+        if self.stopping.is_some_and(|since| now >= since + STOP_GRACE) {
+            self.modules.stop(true);
+        }
+        let (running, modules) = (&self.running, &self.modules);
+        self.remains.sweep(now, |pid| running.contains_key(&pid) || modules.is_host(pid));
     }
 
     fn tell(&mut self, index: usize, to: u64, what: ToWorker) {
         self.mailboxes[index].send(&Message { from: self.epoch, to, what });
     }
+}
+
+/// What the module host says to one of its askers.
+fn answer(mailboxes: &mut [Mailbox], epoch: u64, asker: Asker, what: ToWorker) {
+    mailboxes[asker.mailbox].send(&Message { from: epoch, to: asker.worker, what });
 }
