@@ -21,10 +21,6 @@
 
 mod lines;
 mod mailbox;
-#[cfg(feature = "wcgi")]
-mod modules;
-#[cfg(not(feature = "wcgi"))]
-#[path = "no_modules.rs"]
 mod modules;
 pub(super) mod programs;
 mod remains;

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use super::Asker;
 use crate::config::Config;
 use crate::gateway::messages::{Message, Refusal, ToSpawner, ToWorker, Why};
 use crate::gateway::wcgi;
@@ -17,17 +18,6 @@ use crate::sys::{Error, pass, signals};
 
 /// A host that dies at once is not made again for every request.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
-
-/// Whom an answer is for.
-#[derive(Clone, Copy, Debug)]
-pub struct Asker {
-    /// The worker's index.
-    pub mailbox: usize,
-    /// Its epoch.
-    pub worker: u64,
-    /// Its number for the request.
-    pub id: u64,
-}
 
 /// The host and what it was asked.
 pub struct Modules {

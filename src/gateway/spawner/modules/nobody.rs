@@ -3,20 +3,10 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
+use super::Asker;
 use crate::config::Config;
 use crate::gateway::messages::{Refusal, ToWorker, Why};
 use crate::sys::process::{Ended, Pid, User};
-
-/// Whom an answer is for.
-#[derive(Clone, Copy, Debug)]
-pub struct Asker {
-    /// The worker's index.
-    pub mailbox: usize,
-    /// Its epoch.
-    pub worker: u64,
-    /// Its number for the request.
-    pub id: u64,
-}
 
 /// No host.
 pub struct Modules;
