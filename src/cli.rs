@@ -65,7 +65,7 @@ struct Serve {
     /// Serve this directory without a configuration, on all IPv4 addresses
     #[arg(long, value_name = "DIR", conflicts_with = "config")]
     root: Option<PathBuf>,
-    /// Keep compressed variants in this directory (not built yet)
+    /// Keep compressed variants in this directory
     #[arg(long, value_name = "DIR", requires = "root")]
     cache: Option<PathBuf>,
     /// Serve https too, with cert.pem and key.pem of this directory, or with a certificate made at start
@@ -174,9 +174,6 @@ fn run(arguments: Arguments) -> ExitCode {
 }
 
 fn serve(serve: Serve) -> ExitCode {
-    if serve.cache.is_some() {
-        return not_built("--cache", "leave it out: files are served as they are");
-    }
     if serve.cgi_bin.is_some() {
         return not_built("--cgi-bin", "leave it out: CGI scripts come with a later version");
     }
@@ -210,6 +207,7 @@ fn source(serve: &Serve) -> (Source, String) {
     }
     let flags = Flags {
         root: serve.root.clone().unwrap_or_default(),
+        cache: serve.cache.clone(),
         cert: serve.cert.clone(),
         http_port: serve.http_port.unwrap_or(8080),
         https_port: serve.https_port.unwrap_or(8443),

@@ -55,6 +55,8 @@ impl Source {
 pub struct Flags {
     /// The directory served.
     pub root: PathBuf,
+    /// Where compressed variants are kept; `None`: nowhere.
+    pub cache: Option<PathBuf>,
     /// Where the certificate is; `None`: no https.
     pub cert: Option<CertificateFlag>,
     /// Port for http.
@@ -83,18 +85,20 @@ pub struct Environment {
     pub cores: u32,
     /// `XDG_RUNTIME_DIR`, where a plain user's sockets belong.
     pub runtime_dir: Option<PathBuf>,
+    /// `CACHE_DIRECTORY`, which a service manager that made one sets (systemd.exec(5)).
+    pub cache_dir: Option<PathBuf>,
 }
 
 impl Environment {
     /// That of this process.
     pub fn of_this_process() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let directory = |name| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
         Self {
             root: crate::sys::user::is_root(),
             cores: u32::try_from(cores).unwrap_or(u32::MAX),
-            runtime_dir: std::env::var_os("XDG_RUNTIME_DIR")
-                .map(PathBuf::from)
-                .filter(|dir| dir.is_absolute()),
+            runtime_dir: directory("XDG_RUNTIME_DIR"),
+            cache_dir: directory("CACHE_DIRECTORY"),
         }
     }
 }
@@ -339,6 +343,59 @@ pub struct Cache {
     pub max_file: u64,
     /// A changed file is seen after at most this long.
     pub revalidate: Duration,
+    /// Where compressed variants are kept; `None`: nowhere, only sidecars are known.
+    pub dir: Option<PathBuf>,
+    /// When variants are made.
+    pub precompress: Precompress,
+    /// Which variants are made and served.
+    pub encodings: Encodings,
+    /// Smaller files are not compressed.
+    pub min_size: u64,
+    /// Larger files are not compressed.
+    pub max_size: u64,
+    /// Media types that are compressed besides the usual ones: "application/pdf", "model/*".
+    pub types: Vec<String>,
+    /// How long a variant stays that no file needs any more.
+    pub keep: Duration,
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self {
+            memory: 256 << 20,
+            max_file: 1 << 20,
+            revalidate: Duration::from_secs(1),
+            dir: None,
+            precompress: Precompress::Background,
+            encodings: Encodings { brotli: true, zstd: true, gzip: true },
+            min_size: 512,
+            max_size: 1 << 30,
+            types: Vec::new(),
+            keep: Duration::from_secs(86_400),
+        }
+    }
+}
+
+/// `cache.precompress`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precompress {
+    /// While serving.
+    Background,
+    /// The first time before serving, then while serving.
+    Startup,
+    /// By `httpd compress` only.
+    Off,
+}
+
+/// `cache.encodings`: which content codings are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Encodings {
+    /// RFC 7932.
+    pub brotli: bool,
+    /// RFC 8878.
+    pub zstd: bool,
+    /// RFC 1952.
+    pub gzip: bool,
 }
 
 /// `[[listen]]`

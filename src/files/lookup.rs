@@ -21,6 +21,7 @@ use std::ffi::CString;
 use std::rc::Rc;
 
 use super::cache::{Memory, Reservation};
+use super::compressible::is_compressible;
 use super::entry::{Body, Coding, Entry, Listing, Target};
 use super::errors::status_of;
 use super::listing;
@@ -348,7 +349,7 @@ impl Lookup {
         self.pieces.push(piece);
         match coding {
             // A sidecar of something that does not compress is a download of its own.
-            None if !represent::is_compressible(&self.found) => self.finish_file(),
+            None if !is_compressible(&self.found) => self.finish_file(),
             None => self.try_sidecar(0),
             Some(coding) => self.try_sidecar(index_of(coding) + 1),
         }

@@ -17,6 +17,7 @@
 mod answer;
 pub mod auth;
 pub mod cache;
+pub mod compressible;
 pub mod decide;
 pub mod entry;
 pub mod errors;

@@ -57,31 +57,6 @@ fn etag(facts: &Facts, settled: bool, body: &Body) -> Box<str> {
     .into()
 }
 
-/// Whether a file of that name is worth compressing, and so might have sidecars.
-pub fn is_compressible(path: &[u8]) -> bool {
-    let media_type = media_types::of(path);
-    // Text says its charset, whatever its type is called.
-    media_type.ends_with("; charset=utf-8")
-        || media_type.starts_with("text/")
-        || ["+json", "+xml"].iter().any(|suffix| media_type.ends_with(suffix))
-        || COMPRESSIBLE.contains(&&*media_type)
-}
-
-/// What compresses well besides text: code, vectors and uncompressed pictures and fonts.
-const COMPRESSIBLE: [&str; 11] = [
-    "application/wasm",
-    "application/toml",
-    "application/yaml",
-    "application/vnd.ms-fontobject",
-    "application/x-javascript",
-    "font/otf",
-    "font/ttf",
-    "image/bmp",
-    "image/svg+xml",
-    "image/vnd.microsoft.icon",
-    "model/gltf-binary",
-];
-
 /// Puts the forms of a file together. `asked` is the path of the request, `own_path` that of the
 /// file where it is another; the first piece is the file itself; `now` is in seconds since 1970.
 ///

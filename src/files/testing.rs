@@ -82,7 +82,12 @@ pub fn config(sites: Vec<config::Site>) -> Config {
             lenient_line_ends: false,
         },
         tls: config::Tls { kernel: config::KernelTls::Off, tickets: None, ticket_keys: Vec::new() },
-        cache: config::Cache { memory: 1 << 20, max_file: 1000, revalidate: Duration::from_secs(1) },
+        cache: config::Cache {
+            memory: 1 << 20,
+            max_file: 1000,
+            revalidate: Duration::from_secs(1),
+            ..config::Cache::default()
+        },
         listen: Vec::new(),
         sites,
     }

@@ -59,6 +59,7 @@ pub fn config(rng: &mut Rng) -> Config {
             memory: *rng.pick(&[0, 8 << 10, 1 << 20, 64 << 20]),
             max_file: *rng.pick(&[FILE_MAX as u64, 500_000]),
             revalidate: REVALIDATE,
+            ..Cache::default()
         },
         listen: vec![Listen {
             address: Address::Tcp(([10, 0, 0, 0], 80).into()),

@@ -122,7 +122,7 @@ pub fn config_with(sites: Vec<config::Site>) -> config::Config {
             lenient_line_ends: false,
         },
         tls: config::Tls { kernel: config::KernelTls::Auto, tickets: Some(EVERY), ticket_keys: Vec::new() },
-        cache: config::Cache { memory: 0, max_file: 0, revalidate: second },
+        cache: config::Cache { memory: 0, max_file: 0, revalidate: second, ..config::Cache::default() },
         listen: Vec::new(),
         sites,
     }
