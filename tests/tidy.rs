@@ -55,6 +55,7 @@ const PURE: &[&str] = &[
     "src/gateway/cgi/",
     "src/gateway/admission.rs",
     "src/config/file.rs",
+    "src/cli/reference.rs",
     "src/config/report.rs",
     "src/supervisor/companions.rs",
     "src/supervisor/lives.rs",
