@@ -44,7 +44,7 @@ const DOORS: &[(&str, &str, &[&str])] = &[
 ];
 
 /// How many times `unsafe` is written, by room; absent: never. Raising a number is a decision to show.
-const UNSAFE: &[(&str, usize)] = &[("ring", 23), ("sys", 27)];
+const UNSAFE: &[(&str, usize)] = &[("ring", 23), ("sys", 30)];
 
 /// Files and directories that are pure: values in, values out.
 const PURE: &[&str] = &[
@@ -64,6 +64,8 @@ const PURE: &[&str] = &[
     "src/tls/control.rs",
     "src/tls/kernel.rs",
     "src/observe/access_log.rs",
+    "src/gateway/messages.rs",
+    "src/gateway/script.rs",
 ];
 
 /// What pure code may not call: I/O, clocks, environment, randomness, logging.
@@ -93,6 +95,10 @@ const CRATES: &[(&str, &[&str])] = &[
     ("io_uring::", &["ring"]),
     ("libc::", &["ring", "sys"]),
     ("rustix::", &["ring", "sys"]),
+    ("landlock::", &["sys"]),
+    ("seccompiler::", &["sys"]),
+    ("compu_brotli_sys::", &["sys"]),
+    ("libdeflater::", &["precompress"]),
     ("rustls::", &["tls"]),
     ("rcgen::", &["tls"]),
     ("clap::", &["cli", "main"]),

@@ -94,7 +94,7 @@ impl Representation {
 }
 
 /// A content coding (RFC 9110 section 8.4.1).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Coding {
     /// RFC 7932.
     Brotli,

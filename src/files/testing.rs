@@ -33,6 +33,7 @@ pub fn site() -> config::Site {
         error_pages: Vec::new(),
         certificates: Vec::new(),
         rules: Vec::new(),
+        mounts: Vec::new(),
         line: 1,
     }
 }
@@ -90,6 +91,7 @@ pub fn config(sites: Vec<config::Site>) -> Config {
         },
         listen: Vec::new(),
         sites,
+        warnings: Vec::new(),
     }
 }
 

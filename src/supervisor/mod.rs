@@ -29,6 +29,7 @@ use crate::config::{AccessLog, Config, Environment, Level, Source};
 use crate::observe::log;
 use crate::observe::names::Counters;
 use crate::observe::status::{Reload, Sums};
+use crate::precompress;
 use crate::sys::process::{self, Pid};
 use crate::sys::signals::{Signal, Signals};
 use crate::sys::user::User;
@@ -57,7 +58,7 @@ pub fn run(source: Source, config: Config) -> ExitCode {
     let programs = Programs {
         worker: crate::worker::run,
         spawner: Program { is_wanted: |_| false, live: |_| ExitCode::SUCCESS },
-        precompressor: Program { is_wanted: |_| false, live: |_| ExitCode::SUCCESS },
+        precompressor: Program { is_wanted: precompress::is_wanted, live: precompress::run },
     };
     run_with(load, config, programs)
 }
@@ -101,6 +102,8 @@ struct Supervisor {
     /// When the service manager next expects a sign of life.
     alive_at: Option<Instant>,
     reload_wanted: bool,
+    /// Whether a root has moved to where the current workers may not read.
+    renewal_wanted: bool,
     last_reload: Option<Reload>,
     /// What processes did that are gone.
     gone: Sums,
@@ -157,6 +160,7 @@ impl Supervisor {
             notify,
             secure: Secure::default(),
             reload_wanted: false,
+            renewal_wanted: false,
             last_reload: None,
             gone: Sums::default(),
             cores: process::cores(),
@@ -223,6 +227,10 @@ impl Supervisor {
             self.reload_wanted = false;
             self.reload();
         }
+        if self.renewal_wanted && self.machine.may_begin() {
+            self.renewal_wanted = false;
+            self.renew();
+        }
         // Last, so that an answer tells what this turn has done.
         if let Some(mut control) = self.control.take() {
             control.turn(Instant::now(), || self.status());
@@ -268,6 +276,7 @@ impl Supervisor {
                 Ok((length, _)) => match Report::from_note(&note[..length]) {
                     Some(Report::Ready) => self.handle(Event::Ready(id)),
                     Some(Report::Failed(reason)) => process.reason = Some(reason),
+                    Some(Report::Barred) => self.renewal_wanted |= self.is_current(id),
                     None => tracing::warn!("worker {} sent a note that is none", id.index),
                 },
                 Err(errno) if errno == Errno::AGAIN => return,
@@ -393,6 +402,9 @@ impl Supervisor {
 
     /// Makes a generation from a configuration.
     fn begin(&mut self, config: Config) -> Result<(), String> {
+        for warning in &config.warnings {
+            tracing::warn!("{}; {}", warning.headline(), warning.help);
+        }
         let generation = Generation {
             access_log: open_access_log(&config)?,
             user: find_user(&config)?,
@@ -400,6 +412,7 @@ impl Supervisor {
             mailboxes: self.mailboxes(&config).map_err(|error| error.to_string())?,
             config: Rc::new(config),
         };
+        prepare_cache(&generation);
         self.listeners.open(&generation.config).map_err(|error| error.to_string())?;
         let event =
             Event::Begin { workers: generation.config.server.workers, drain: generation.config.server.drain };
@@ -441,7 +454,21 @@ impl Supervisor {
         }
     }
 
+    /// Makes a generation with the same configuration whose workers may read where roots lead now.
+    fn renew(&mut self) {
+        let Some(config) = self.current_config() else { return };
+        match self.begin(Config::clone(&config)) {
+            Ok(()) => tracing::info!("a site's root leads to where workers may not read: beginning others"),
+            Err(reason) => complain(&format!("a site's root has moved, the one before is served: {reason}")),
+        }
+    }
+
+    fn is_current(&self, id: WorkerId) -> bool {
+        self.machine.current().is_some_and(|current| current.id == id.generation)
+    }
+
     fn promoted(&mut self, id: u64) {
+        self.renewal_wanted = false;
         let Some(generation) = self.generations.get(&id) else { return };
         let config = Rc::clone(&generation.config);
         self.dismiss(|companion| companion.kind == Kind::Precompressor && companion.generation != id);
@@ -526,6 +553,16 @@ fn find_user(config: &Config) -> Result<Option<User>, String> {
         Ok(Some(user)) => Ok(Some(user)),
         Ok(None) => Err(format!("there is no user {name}, whom workers are to become (server.user)")),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Gives the precompressor a place to write to. Without one, files are served as they are.
+fn prepare_cache(generation: &Generation) {
+    if let Some(directory) = &generation.config.cache.dir
+        && precompress::is_wanted(&generation.config)
+        && let Err(error) = precompress::start::prepare(directory, generation.user.as_ref())
+    {
+        tracing::warn!("{error}; files are served as they are");
     }
 }
 

@@ -2,15 +2,19 @@
 //! (with `ring`) that may hold unsafe code.
 
 pub mod append;
+pub mod brotli;
 pub mod bytes;
 pub mod fds;
 pub mod file;
+pub mod inotify;
 pub mod pass;
 pub mod process;
+pub mod sandbox;
 pub mod shared;
 pub mod signals;
 pub mod sockets;
 pub mod tls_probe;
+pub mod tree;
 pub mod user;
 pub mod wait;
 

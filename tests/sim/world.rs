@@ -92,6 +92,8 @@ pub struct World {
     pub rng: Rng,
     pub odds: Odds,
     pub tree: Tree,
+    /// Directories that the sandbox bars, each with all that is beneath.
+    pub barred: Vec<Inode>,
     pub sockets: Vec<Socket>,
     /// Sockets whose encryption the kernel does.
     pub sealing: BTreeMap<usize, Tls13>,
@@ -135,6 +137,7 @@ impl World {
             leases_free: odds.leases,
             odds,
             tree,
+            barred: Vec::new(),
             sockets: Vec::new(),
             sealing: BTreeMap::new(),
             backlogs: Default::default(),
