@@ -195,8 +195,9 @@ mod tests {
 
     #[test]
     fn what_does_not_shrink_is_refused() {
-        let noise: Vec<u8> =
-            (0..2000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8 ^ (i * i >> 7) as u8).collect();
+        let noise: Vec<u8> = (0..2000_u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8 ^ ((i * i) >> 7) as u8)
+            .collect();
         let mut encoders = Encoders::new().expect("memory");
         for source in [&b""[..], b"a", b"ab", &noise[..20]] {
             for coding in Coding::ALL {
