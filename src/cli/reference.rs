@@ -1,5 +1,7 @@
 //! The reference of the configuration, read from config.example.toml, where every key stands with a sentence: the
-//! manual page httpd.toml(5). Values in, text out.
+//! manual page httpd.toml(5) and the tables of docs/configuration.md. Values in, text out.
+
+use std::fmt::Write as _;
 
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 
@@ -42,20 +44,25 @@ pub struct Key {
 /// Every table with its keys; a table that the example repeats stands once.
 pub fn tables() -> Vec<Table> {
     let mut tables: Vec<Table> = Vec::new();
-    let mut about = String::new();
+    let (mut about, mut shared) = (String::new(), String::new());
     let mut current = None;
     for line in EXAMPLE.lines() {
         let comment = line.strip_prefix('#').map(str::trim);
         let text = comment.unwrap_or(line).trim();
         if text.starts_with('[') && text.ends_with(']') {
             let about = std::mem::take(&mut about);
+            shared.clear();
             let known = tables.iter().position(|table| table.header == text);
             current = known.or_else(|| {
                 tables.push(Table { header: text.to_owned(), about, keys: Vec::new() });
                 tables.len().checked_sub(1)
             });
         } else if let Some((name, value)) = assignment(text) {
-            let about = std::mem::take(&mut about);
+            // One sentence may hold for several keys that follow each other.
+            if !about.is_empty() {
+                shared = std::mem::take(&mut about);
+            }
+            let about = shared.clone();
             let Some(table) = current.and_then(|at| tables.get_mut(at)) else { continue };
             // What is repeated without a sentence is another example of it.
             if !about.is_empty() && table.keys.iter().all(|key| key.name != name) {
@@ -64,6 +71,7 @@ pub fn tables() -> Vec<Table> {
             }
         } else if text.is_empty() {
             about.clear();
+            shared.clear();
         } else {
             about.push_str(if about.is_empty() { "" } else { " " });
             about.push_str(text);
@@ -97,6 +105,24 @@ pub fn page(version: &str) -> String {
     roff.text([italic("/etc/httpd/config.toml")]).text([roman("The configuration of the system service.")]);
     roff.control("SH", ["SEE ALSO"]).text([bold("httpd"), roman("(8)")]);
     roff.render()
+}
+
+/// The tables of docs/configuration.md.
+pub fn markdown() -> String {
+    let mut text = String::new();
+    for table in tables() {
+        let _ = write!(text, "\n### `{}`\n", table.header);
+        if !table.about.is_empty() {
+            let _ = write!(text, "\n{}\n", table.about);
+        }
+        text.push_str("\n| key | |\n|---|---|\n");
+        for key in table.keys {
+            let line = format!("{} = {}", key.name, key.value).replace('|', "\\|");
+            let unset = if key.is_unset { " *unset*" } else { "" };
+            let _ = writeln!(text, "| `{line}`{unset} | {} |", key.about.replace('|', "\\|"));
+        }
+    }
+    text
 }
 
 /// What stands in backticks is bold in roff.

@@ -27,7 +27,7 @@ use std::time::Duration;
 use self::report::{Problems, Text};
 use self::resolve::{Context, Disk};
 
-pub use self::mounts::{Chunked, Module, Mount, MountKind, Process, Programs};
+pub use self::mounts::{Chunked, Directory, Module, Mount, MountKind, Process, Programs};
 pub use self::report::{Problem, Report};
 pub use crate::sys::file::Symlinks;
 
@@ -92,6 +92,8 @@ pub struct Environment {
     pub runtime_dir: Option<PathBuf>,
     /// `CACHE_DIRECTORY`, which a service manager that made one sets (systemd.exec(5)).
     pub cache_dir: Option<PathBuf>,
+    /// Whether WebAssembly modules can be run: a feature of the build.
+    pub modules: bool,
 }
 
 impl Environment {
@@ -104,6 +106,7 @@ impl Environment {
             cores: u32::try_from(cores).unwrap_or(u32::MAX),
             runtime_dir: directory("XDG_RUNTIME_DIR"),
             cache_dir: directory("CACHE_DIRECTORY"),
+            modules: cfg!(feature = "wcgi"),
         }
     }
 }
@@ -232,6 +235,8 @@ pub struct Config {
     pub limits: Limits,
     /// TLS settings common to all listeners.
     pub tls: Tls,
+    /// Where metrics are to be had; `None`: nowhere.
+    pub metrics: Option<Address>,
     /// The in-memory cache.
     pub cache: Cache,
     /// Where to listen; never empty.
@@ -362,18 +367,18 @@ pub enum KernelTls {
 /// `[cache]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cache {
+    /// Where compressed variants of files are kept, if at all. Absolute.
+    pub dir: Option<PathBuf>,
     /// Bytes of bodies and heads kept in RAM, all workers together.
     pub memory: u64,
     /// Larger files are never kept in RAM.
     pub max_file: u64,
     /// A changed file is seen after at most this long.
     pub revalidate: Duration,
-    /// Where compressed variants are kept; `None`: nowhere, only sidecars are known.
-    pub dir: Option<PathBuf>,
     /// When variants are made.
     pub precompress: Precompress,
-    /// Which variants are made and served.
-    pub encodings: Encodings,
+    /// Which variants are made.
+    pub encodings: Vec<Encoding>,
     /// Smaller files are not compressed.
     pub min_size: u64,
     /// Larger files are not compressed.
@@ -392,7 +397,7 @@ impl Default for Cache {
             revalidate: Duration::from_secs(1),
             dir: None,
             precompress: Precompress::Background,
-            encodings: Encodings { brotli: true, zstd: true, gzip: true },
+            encodings: vec![Encoding::Brotli, Encoding::Zstd, Encoding::Gzip],
             min_size: 512,
             max_size: 1 << 30,
             types: Vec::new(),
@@ -412,15 +417,15 @@ pub enum Precompress {
     Off,
 }
 
-/// `cache.encodings`: which content codings are wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Encodings {
-    /// RFC 7932.
-    pub brotli: bool,
-    /// RFC 8878.
-    pub zstd: bool,
-    /// RFC 1952.
-    pub gzip: bool,
+/// A content coding in which variants are made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Encoding {
+    /// br
+    Brotli,
+    /// zstd
+    Zstd,
+    /// gzip
+    Gzip,
 }
 
 /// `[[listen]]`
@@ -479,6 +484,8 @@ pub struct Site {
     pub rules: Vec<Rule>,
     /// Paths that programs answer; of several that match, the longest.
     pub mounts: Vec<Mount>,
+    /// `cache.types`, which every site goes by.
+    pub types: Vec<String>,
     /// Where in the configuration the site stands, for messages.
     pub line: u32,
 }

@@ -11,7 +11,7 @@ use super::file::{self, At, Quantity, Strings};
 use super::report::{Problem, Problems, Span, Text};
 use super::units::{self, Complaint};
 use super::{
-    AccessLog, Cache, Config, Encodings, Environment, KernelTls, Level, Limits, Log, LogFormat, Precompress,
+    AccessLog, Cache, Config, Encoding, Environment, KernelTls, Level, Limits, Log, LogFormat, Precompress,
     Server, Timeouts, Tls, listeners, sites, suggest,
 };
 
@@ -91,16 +91,12 @@ pub fn resolve(file: &file::File, context: &Context, problems: &mut Problems) ->
     let (log, timeouts) = (own.log(&get(&file.log)), own.timeouts(&get(&file.timeouts)));
     let (limits, tls) = (own.limits(&get(&file.limits)), own.tls(&get(&file.tls)));
     let cache = own.cache(&get(&file.cache));
-    if let Some(metrics) = &file.metrics {
-        own.unbuilt(
-            "metrics",
-            &metrics.span,
-            "metrics come with a later version; until then, see `httpd status`",
-        );
-    }
     let listen = listeners::resolve(file, &mut own);
-    let sites = sites::resolve(file, &listen, limits.body, &mut own);
-    Config { server, log, timeouts, limits, tls, cache, listen, sites, warnings: Vec::new() }
+    let metrics = listeners::metrics(file, &listen, &mut own);
+    let mut sites = sites::resolve(file, &listen, limits.body, &mut own);
+    sites.iter_mut().for_each(|site| site.types.clone_from(&cache.types));
+    let warnings = Vec::new();
+    Config { server, log, timeouts, limits, tls, metrics, cache, listen, sites, warnings }
 }
 
 /// The value of a table, or one in which nothing is set.
@@ -310,24 +306,18 @@ impl Resolver<'_> {
         }
     }
 
-    fn encodings(&mut self, list: &Option<At<Strings>>) -> Encodings {
-        let Some(list) = list else { return Encodings { brotli: true, zstd: true, gzip: true } };
-        let mut wanted = Encodings { brotli: false, zstd: false, gzip: false };
-        for name in &list.value {
-            match name.value.as_str() {
-                "br" => wanted.brotli = true,
-                "zstd" => wanted.zstd = true,
-                "gzip" => wanted.gzip = true,
-                other => {
-                    let help = match suggest::nearest(other, ["br", "zstd", "gzip"]) {
-                        Some(near) => format!("did you mean \"{near}\"?"),
-                        None => "the encodings are \"br\", \"zstd\" and \"gzip\"".to_owned(),
-                    };
-                    self.problems.at(&name.span, format!("`cache.encodings` cannot hold `{other}`"), help);
-                }
+    fn encodings(&mut self, list: &Option<At<file::Strings>>) -> Vec<Encoding> {
+        const WORDS: [(&str, Encoding); 3] =
+            [("br", Encoding::Brotli), ("zstd", Encoding::Zstd), ("gzip", Encoding::Gzip)];
+        let Some(list) = list else { return WORDS.map(|(_, encoding)| encoding).to_vec() };
+        let mut encodings = Vec::new();
+        for word in &list.value {
+            let encoding = self.word(&Some(word.clone()), "cache.encodings", &WORDS, Encoding::Gzip);
+            if !encodings.contains(&encoding) {
+                encodings.push(encoding);
             }
         }
-        wanted
+        encodings
     }
 
     fn media_types(&mut self, list: &Option<At<Strings>>) -> Vec<String> {
@@ -344,11 +334,6 @@ impl Resolver<'_> {
             }
         }
         names.iter().map(|name| name.value.to_ascii_lowercase()).collect()
-    }
-
-    /// Reports a key whose feature does not exist yet.
-    pub fn unbuilt(&mut self, name: &str, span: &Span, help: &str) {
-        self.problems.at(span, format!("`{name}` is not built yet"), help);
     }
 
     /// Reports that a table is missing from the whole file.

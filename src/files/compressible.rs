@@ -1,7 +1,7 @@
 //! Which files are worth compressing, by the media types of their names: what the precompressor makes
 //! variants of, and what workers look for variants of. The two must agree, so they ask here.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::http::media_types;
 
@@ -9,7 +9,7 @@ use crate::http::media_types;
 #[derive(Clone, Debug, Default)]
 pub struct Compressible {
     /// Besides the usual ones, in lower case; `main/*` stands for all of a kind.
-    further: Rc<[String]>,
+    further: Arc<[String]>,
 }
 
 impl Compressible {
@@ -33,8 +33,8 @@ impl Compressible {
     }
 }
 
-/// Whether a file of that name is worth compressing whatever the configuration adds.
-pub fn is_compressible(path: &[u8]) -> bool {
+/// Whatever the configuration adds.
+fn is_compressible(path: &[u8]) -> bool {
     let media_type = media_types::of(path);
     // Text says its charset, whatever its type is called.
     media_type.ends_with("; charset=utf-8")

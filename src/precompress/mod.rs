@@ -31,7 +31,5 @@ pub use run::run;
 /// Whether a configuration needs a precompressor.
 pub fn is_wanted(config: &Config) -> bool {
     let cache = &config.cache;
-    let encodings = cache.encodings;
-    let any = encodings.brotli || encodings.zstd || encodings.gzip;
-    cache.dir.is_some() && cache.precompress != Precompress::Off && any
+    cache.dir.is_some() && cache.precompress != Precompress::Off && !cache.encodings.is_empty()
 }

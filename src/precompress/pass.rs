@@ -13,7 +13,7 @@ use super::pool;
 use super::store::{Collected, Inventory, Store};
 use super::walk::{self, Policy, Root, Source, Visitor, Walk};
 use super::watch::{Place, Watches};
-use crate::config::{Config, Encodings};
+use crate::config::Config;
 use crate::files::compressible::Compressible;
 use crate::files::entry::Coding;
 use crate::files::variants::Fingerprint;
@@ -49,7 +49,7 @@ impl Settings {
         let cache = &config.cache;
         Self {
             roots: walk::roots(config),
-            codings: codings(cache.encodings),
+            codings: cache.encodings.iter().map(|encoding| Coding::of(*encoding)).collect(),
             compressible: Compressible::new(&cache.types),
             min_size: cache.min_size,
             max_size: cache.max_size,
@@ -59,15 +59,6 @@ impl Settings {
             largest_first: false,
         }
     }
-}
-
-fn codings(wanted: Encodings) -> Vec<Coding> {
-    let is_wanted = |coding: &Coding| match coding {
-        Coding::Brotli => wanted.brotli,
-        Coding::Zstd => wanted.zstd,
-        Coding::Gzip => wanted.gzip,
-    };
-    Coding::ALL.into_iter().filter(is_wanted).collect()
 }
 
 /// What is told while a pass goes on.

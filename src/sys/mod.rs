@@ -2,11 +2,15 @@
 //! (with `ring`) that may hold unsafe code.
 
 pub mod append;
+pub mod beneath;
 pub mod brotli;
 pub mod bytes;
+#[cfg(feature = "wcgi")]
+pub mod compiled;
 pub mod fds;
 pub mod file;
 pub mod inotify;
+pub mod memory_file;
 pub mod pass;
 pub mod process;
 pub mod sandbox;

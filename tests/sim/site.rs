@@ -55,10 +55,12 @@ pub fn config(rng: &mut Rng) -> Config {
             lenient_line_ends: false,
         },
         tls: Tls { kernel: KernelTls::Auto, tickets: None, ticket_keys: Vec::new() },
+        metrics: None,
         cache: Cache {
             memory: *rng.pick(&[0, 8 << 10, 1 << 20, 64 << 20]),
             max_file: *rng.pick(&[FILE_MAX as u64, 500_000]),
             revalidate: REVALIDATE,
+            min_size: 100,
             ..Cache::default()
         },
         listen: vec![Listen {
@@ -103,6 +105,7 @@ fn site() -> Site {
             Rule { redirect: Some(redirect), ..rule("/old/**") },
         ],
         mounts: Vec::new(),
+        types: Vec::new(),
         line: 1,
     }
 }
