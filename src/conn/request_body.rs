@@ -14,9 +14,12 @@ pub struct Discard {
     budget: u64,
 }
 
+/// What is still to come of a body.
 #[derive(Debug)]
-enum Rest {
+pub enum Rest {
+    /// So many bytes.
     Length(u64),
+    /// Chunks.
     Chunked(Decoder),
 }
 
@@ -43,11 +46,21 @@ impl Discard {
     pub fn begin(framing: Framing) -> Result<Option<Self>, TooLong> {
         let rest = match framing {
             Framing::None | Framing::Length(0) => return Ok(None),
-            Framing::Length(length) if length > DISCARD_MAX => return Err(TooLong),
             Framing::Length(length) => Rest::Length(length),
             Framing::Chunked => Rest::Chunked(Decoder::default()),
         };
-        Ok(Some(Self { rest, budget: DISCARD_MAX }))
+        Self::of(rest).map(Some)
+    }
+
+    /// For what is left of a body.
+    ///
+    /// # Errors
+    /// When it is known to be too long.
+    pub fn of(rest: Rest) -> Result<Self, TooLong> {
+        match rest {
+            Rest::Length(length) if length > DISCARD_MAX => Err(TooLong),
+            rest => Ok(Self { rest, budget: DISCARD_MAX }),
+        }
     }
 
     /// Drops what belongs to the body from the front of `bytes`.
