@@ -80,7 +80,7 @@ struct Serve {
     /// How many workers serve; 0: one per core [default: 0]
     #[arg(long, value_name = "N", requires = "root")]
     workers: Option<u32>,
-    /// Run the scripts of this directory under /cgi-bin/ (not built yet)
+    /// Run the scripts of this directory under /cgi-bin/
     #[arg(long, value_name = "DIR", requires = "root")]
     cgi_bin: Option<PathBuf>,
 }
@@ -177,17 +177,16 @@ fn serve(serve: Serve) -> ExitCode {
     if serve.cache.is_some() {
         return not_built("--cache", "leave it out: files are served as they are");
     }
-    if serve.cgi_bin.is_some() {
-        return not_built("--cgi-bin", "leave it out: CGI scripts come with a later version");
-    }
     let environment = Environment::of_this_process();
     let (source, name) = source(&serve);
     let loaded = source.load(&environment).and_then(|config| {
-        let warnings = check_certificates(&config)?;
+        let certificates = check_certificates(&config)?;
+        let warnings = config.warnings.iter().cloned().chain(certificates).collect();
         Ok((config, warnings))
     });
     match loaded {
         Ok((config, warnings)) if serve.test => {
+            let warnings: Vec<Problem> = warnings;
             warnings.iter().for_each(|warning| complain(&format!("warning: {warning}")));
             let (sites, listeners) = (config.sites.len(), config.listen.len());
             let (sites, listeners) = (counted(sites, "site"), counted(listeners, "listener"));
@@ -214,6 +213,7 @@ fn source(serve: &Serve) -> (Source, String) {
         http_port: serve.http_port.unwrap_or(8080),
         https_port: serve.https_port.unwrap_or(8443),
         workers: serve.workers.unwrap_or(0),
+        cgi_bin: serve.cgi_bin.clone(),
     };
     (Source::Flags(flags), "command line".to_owned())
 }

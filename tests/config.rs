@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use httpd::config::{
-    self, AccessLog, Address, Certificate, CertificateFlag, Config, Environment, Flags, KernelTls, Level,
-    LogFormat, Report, Source, Symlinks,
+    self, AccessLog, Address, Certificate, CertificateFlag, Chunked, Config, Environment, Flags, KernelTls,
+    Level, LogFormat, Module, MountKind, Process, Programs, Report, Source, Symlinks,
 };
 
 const GOLDEN: &str = "tests/golden/config";
@@ -160,6 +160,61 @@ fn every_value_arrives() {
 }
 
 #[test]
+fn programs_are_mounted() {
+    let path = Path::new(GOLDEN).join("valid_mounts.toml");
+    let config = config::load(&path, &Environment { root: true, ..environment() }).expect("it is valid");
+    let [cgi, git, exposed] = &config.sites[0].mounts[..] else { panic!("three mounts") };
+    assert_eq!(cgi.path, "/cgi-bin/");
+    assert!(matches!(&cgi.programs, Programs::Directory(dir) if dir.ends_with("golden/config/programs")));
+    assert_eq!((cgi.timeout, cgi.wall), (Duration::from_secs(60), Duration::from_secs(600)));
+    assert_eq!((cgi.concurrency, cgi.queue, cgi.body), (32, 128, 1 << 30));
+    assert_eq!((cgi.chunked, cgi.pass_authorization, cgi.arguments), (Chunked::Spool, false, false));
+    let MountKind::Process(process) = &cgi.kind else { panic!("a process") };
+    assert_eq!((process.user.clone(), process.umask, process.background), (None, 0o022, true));
+    assert_eq!((process.cpu, process.memory, process.files, process.processes), (None, None, None, None));
+    assert_eq!((process.grace, process.gain_privileges), (Duration::from_secs(5), false));
+
+    assert!(matches!(&git.programs, Programs::One(file) if file.ends_with("programs/run")));
+    assert_eq!((git.timeout, git.wall), (Duration::from_secs(120), Duration::from_secs(3600)));
+    assert_eq!((git.concurrency, git.queue, git.body), (4, 0, 512 << 20));
+    assert_eq!((git.chunked, git.pass_authorization, git.arguments), (Chunked::Stream, true, true));
+    let env = [("GIT_PROJECT_ROOT", "/srv/git"), ("A", "")];
+    assert_eq!(git.env, env.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    let MountKind::Process(process) = &git.kind else { panic!("a process") };
+    let expected = Process {
+        user: Some("nobody".into()),
+        umask: 0o077,
+        cpu: Some(Duration::from_secs(30)),
+        memory: Some(1 << 30),
+        files: Some(64),
+        processes: Some(32),
+        grace: Duration::ZERO,
+        background: false,
+        gain_privileges: true,
+    };
+    assert_eq!(*process, expected);
+    let process = |config: &Config| config.sites[0].mounts[1].kind.clone();
+    let MountKind::Process(unprivileged) = process(&valid("valid_mounts")) else { panic!("a process") };
+    assert_eq!(unprivileged.user, None, "a plain user cannot become another");
+
+    assert_eq!(exposed.kind, MountKind::Module(Module { memory: 64 << 20 }));
+    assert_eq!(exposed.timeout, Duration::from_secs(5));
+    assert_eq!(config.sites[1].mounts[0].kind, MountKind::Module(Module { memory: 1 << 20 }));
+
+    // What lies beneath the root at the path of a mount is not served; the module of the other site
+    // would be, did not the first site's mount stand before it.
+    assert_eq!(config.warnings, []);
+    let exposing = load("valid_exposed_programs").expect("a warning is no problem");
+    let shown: Vec<String> = exposing.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(shown.len(), 1, "{shown:?}");
+    assert!(
+        shown[0].contains(":7:7: ") && shown[0].contains("beneath the root of the site on line 3"),
+        "{}",
+        shown[0]
+    );
+}
+
+#[test]
 fn the_largest_cached_file_follows_a_small_memory() {
     assert_eq!(valid("valid_small_cache").cache.max_file, 64 << 10);
 }
@@ -172,7 +227,13 @@ fn flags_give_the_same_as_a_file() {
         http_port: 8080,
         https_port: 8443,
         workers: 0,
+        cgi_bin: None,
     };
+    assert!(
+        Source::Flags(Flags { cgi_bin: Some(PathBuf::from(GOLDEN).join("programs")), ..flags.clone() })
+            .load(&environment())
+            .is_ok_and(|config| config.sites[0].mounts[0].path == "/cgi-bin/")
+    );
     let config = Source::Flags(flags.clone()).load(&environment()).expect("the flags are right");
     let file = valid("valid_minimal");
     assert_eq!(config.sites[0].root, file.sites[0].root);
@@ -186,7 +247,8 @@ fn flags_give_the_same_as_a_file() {
     assert_eq!(config.sites[0].certificates, [Certificate::SelfSigned]);
 
     let cert = Some(CertificateFlag::Directory("no/such".into()));
-    let flags = Flags { root: "no/such".into(), cert, https_port: 8080, workers: 2000, ..flags };
+    let cgi_bin = Some("no/such".into());
+    let flags = Flags { root: "no/such".into(), cert, https_port: 8080, workers: 2000, cgi_bin, ..flags };
     let report = config::from_flags(&flags, &environment()).expect_err("everything is wrong");
     let expected = "\
 --root: `no/such` does not exist
@@ -199,6 +261,8 @@ fn flags_give_the_same_as_a_file() {
     = name another port
 
 --workers: `server.workers` must be between 0 and 1024
+
+--cgi-bin: `no/such` does not exist
 ";
     assert_eq!(report.to_string(), expected);
 }

@@ -31,6 +31,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// Narrow doors: of the second room, the first may name only these items.
 const DOORS: &[(&str, &str, &[&str])] = &[
     ("supervisor", "worker", &["Start", "run", "start"]),
+    ("supervisor", "gateway", &["is_wanted", "spawner", "start"]),
+    ("supervisor", "precompress", &["is_wanted", "run", "start"]),
     // Time is a value that the ring hands out.
     ("conn", "ring", &["Clock"]),
     ("files", "ring", &["Clock"]),
@@ -54,11 +56,15 @@ const PURE: &[&str] = &[
     "src/gateway/admission.rs",
     "src/config/file.rs",
     "src/config/report.rs",
+    "src/supervisor/companions.rs",
+    "src/supervisor/lives.rs",
     "src/supervisor/machine.rs",
     "src/worker/timers.rs",
     "src/tls/control.rs",
     "src/tls/kernel.rs",
     "src/observe/access_log.rs",
+    "src/gateway/messages.rs",
+    "src/gateway/script.rs",
 ];
 
 /// What pure code may not call: I/O, clocks, environment, randomness, logging.

@@ -201,19 +201,42 @@ tables! {
         timeout: Quantity,
         wall: Quantity,
         concurrency: i64,
+        queue: i64,
+        body: Quantity,
+        chunked: String,
         env: Pairs,
+        pass_authorization: bool,
+        arguments: bool,
+        user: String,
+        umask: String,
+        cpu: Quantity,
+        memory: Quantity,
+        files: i64,
+        processes: i64,
+        grace: Quantity,
+        background: bool,
+        gain_privileges: bool,
     }
     /// `[[site.wcgi]]`
     Wcgi "site.wcgi" {
         path: String,
         dir: String,
+        script: String,
         memory: Quantity,
         timeout: Quantity,
+        wall: Quantity,
+        concurrency: i64,
+        queue: i64,
+        body: Quantity,
+        chunked: String,
+        env: Pairs,
+        pass_authorization: bool,
+        arguments: bool,
     }
 }
 
 /// Tables whose features do not exist yet; nothing is said to belong there.
-pub const UNBUILT: [&str; 3] = ["metrics", "site.cgi", "site.wcgi"];
+pub const UNBUILT: [&str; 1] = ["metrics"];
 
 /// A size or a time: a number, or a text with a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -354,8 +377,11 @@ fn unknown_keys<T: Table>(table: &DeTable, at: &Span, problems: &mut Problems) {
 
 /// Where an unknown key may belong; else, which keys there are.
 fn home(table: &str, keys: &[&str], word: &str) -> String {
+    // What those tables hold are common words, which say little about where one was meant to be.
+    let common = |name: &str| matches!(name, "site.cgi" | "site.wcgi");
     let elsewhere = KNOWN.iter().find(|(name, keys)| {
-        *name != table && !UNBUILT.contains(name) && keys.contains(&word) && !UNBUILT.contains(&word)
+        let known = !UNBUILT.contains(name) && keys.contains(&word) && !UNBUILT.contains(&word);
+        *name != table && !common(name) && known
     });
     if let Some((name, _)) = elsewhere {
         return match name.is_empty() {

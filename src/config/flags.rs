@@ -1,15 +1,16 @@
 //! Flags of the command line as the file that says the same.
 
-use super::file::{At, Certificate, File, Listen, Server, Site};
+use super::file::{At, Certificate, Cgi, File, Listen, Server, Site};
 use super::{CertificateFlag, Flags};
 
 /// What positions in the file of [`file`] mean.
-const NAMES: &[&str] = &["--root", "--cert", "--http-port", "--https-port", "--workers"];
+const NAMES: &[&str] = &["--root", "--cert", "--http-port", "--https-port", "--workers", "--cgi-bin"];
 const ROOT: usize = 0;
 const CERT: usize = 1;
 const HTTP_PORT: usize = 2;
 const HTTPS_PORT: usize = 3;
 const WORKERS: usize = 4;
+const CGI_BIN: usize = 5;
 
 /// The file, and the flags that its positions stand for.
 pub fn file(flags: &Flags) -> (File, &'static [&'static str]) {
@@ -38,7 +39,12 @@ pub fn file(flags: &Flags) -> (File, &'static [&'static str]) {
         };
         certificate = at(CERT, vec![table]);
     }
-    let site = Site { at: place(ROOT), root: at(ROOT, text(&flags.root)), certificate, ..Site::default() };
+    let cgi = flags.cgi_bin.as_ref().and_then(|dir| {
+        let (path, dir) = (at(CGI_BIN, "/cgi-bin/".to_owned()), at(CGI_BIN, text(dir)));
+        at(CGI_BIN, vec![Cgi { at: place(CGI_BIN), path, dir, ..Cgi::default() }])
+    });
+    let root = at(ROOT, text(&flags.root));
+    let site = Site { at: place(ROOT), root, certificate, cgi, ..Site::default() };
     let server = Server { workers: at(WORKERS, i64::from(flags.workers)), ..Server::default() };
     let file = File {
         server: at(WORKERS, server),

@@ -71,7 +71,8 @@ fn one(table: &file::Listen, own: &mut Resolver) -> Option<Listen> {
     Some(Listen { address, tls: is_set(&table.tls), proxy_protocol, trusted, mode })
 }
 
-fn octal(mode: &At<String>, own: &mut Resolver) -> Option<u32> {
+/// Permission bits.
+pub fn octal(mode: &At<String>, own: &mut Resolver) -> Option<u32> {
     let parsed = u32::from_str_radix(&mode.value, 8).ok().filter(|bits| *bits <= 0o777);
     if parsed.is_none() || mode.value.starts_with('+') {
         let what = format!("`{}` is not a file mode", mode.value);

@@ -10,6 +10,7 @@ pub mod glob;
 mod hosts;
 mod htpasswd;
 mod listeners;
+mod mounts;
 pub mod report;
 mod resolve;
 mod rules;
@@ -19,12 +20,14 @@ mod units;
 
 use std::io::{self, Read as _};
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use self::report::{Problems, Text};
 use self::resolve::{Context, Disk};
 
+pub use self::mounts::{Chunked, Module, Mount, MountKind, Process, Programs};
 pub use self::report::{Problem, Report};
 pub use crate::sys::file::Symlinks;
 
@@ -63,6 +66,8 @@ pub struct Flags {
     pub https_port: u16,
     /// Number of workers; 0: one per core.
     pub workers: u32,
+    /// Scripts answered under /cgi-bin/.
+    pub cgi_bin: Option<PathBuf>,
 }
 
 /// `--cert`
@@ -121,8 +126,9 @@ pub fn from_flags(flags: &Flags, environment: &Environment) -> Result<Config, Re
     let text = Text::Flags(names);
     let context = Context { environment, disk: &ThisDisk, base: &base, base_as_named: Path::new(""), text };
     let mut problems = Problems::default();
-    let config = resolve::resolve(&file, &context, &mut problems);
-    let problems = problems.finish(&text);
+    let mut config = resolve::resolve(&file, &context, &mut problems);
+    let (problems, warnings) = problems.finish(&text);
+    config.warnings = warnings;
     if problems.is_empty() { Ok(config) } else { Err(Report { problems }) }
 }
 
@@ -162,7 +168,8 @@ fn read(path: &Path, environment: &Environment) -> Result<(Option<Config>, Vec<P
     let mut problems = Problems::default();
     let config =
         file::parse(&source, &mut problems).map(|file| resolve::resolve(&file, &context, &mut problems));
-    Ok((config, problems.finish(&text)))
+    let (problems, warnings) = problems.finish(&text);
+    Ok((config.map(|config| Config { warnings, ..config }), problems))
 }
 
 /// The disk of this machine.
@@ -190,6 +197,22 @@ impl Disk for ThisDisk {
         std::fs::File::open(path)?.take(TEXT_MAX).read_to_string(&mut text)?;
         Ok(text)
     }
+
+    fn is_executable(&self, path: &Path) -> io::Result<bool> {
+        match std::fs::metadata(path)? {
+            facts if facts.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+            facts => Ok(facts.is_file() && facts.permissions().mode() & 0o111 != 0),
+        }
+    }
+
+    fn canonical(&self, path: &Path) -> Option<PathBuf> {
+        path.canonicalize().ok()
+    }
+
+    fn has_user(&self, name: &str) -> bool {
+        // A user database that cannot be read says nothing against the name.
+        !matches!(crate::sys::user::User::find(name), Ok(None))
+    }
 }
 
 /// Everything the operator decided, with defaults filled in.
@@ -211,6 +234,8 @@ pub struct Config {
     pub listen: Vec<Listen>,
     /// What to serve; never empty.
     pub sites: Vec<Site>,
+    /// What should be put right, though it keeps nothing from being served.
+    pub warnings: Vec<Problem>,
 }
 
 /// `[server]`
@@ -395,6 +420,8 @@ pub struct Site {
     pub certificates: Vec<Certificate>,
     /// First match wins, per kind.
     pub rules: Vec<Rule>,
+    /// Paths that programs answer; of several that match, the longest.
+    pub mounts: Vec<Mount>,
     /// Where in the configuration the site stands, for messages.
     pub line: u32,
 }

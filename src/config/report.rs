@@ -232,6 +232,8 @@ fn floor(source: &str, position: usize) -> usize {
 #[derive(Debug, Default)]
 pub struct Problems {
     found: Vec<(Span, String, String)>,
+    /// What should be put right, though it keeps nothing from being served.
+    warned: Vec<(Span, String, String)>,
     /// Problems of whole files, by the place that names the file.
     elsewhere: Vec<(Span, Problem)>,
     /// Lines about which all is said.
@@ -246,6 +248,11 @@ impl Problems {
         if !self.settled.iter().any(|lines| lines.contains(&span.start)) {
             self.found.push((span.clone(), clean(&what.into()), clean(&help.into())));
         }
+    }
+
+    /// Adds a warning.
+    pub fn warn(&mut self, span: &Span, what: impl Into<String>, help: impl Into<String>) {
+        self.warned.push((span.clone(), clean(&what.into()), clean(&help.into())));
     }
 
     /// Adds one, and nothing more about the lines it stands on: what could be said would mislead.
@@ -287,17 +294,21 @@ impl Problems {
         self.len() == 0
     }
 
-    /// All of them with their places, in the order of the text; one place and sentence once.
-    pub fn finish(self, text: &Text) -> Vec<Problem> {
-        let found = self.found.into_iter().map(|(span, what, help)| {
+    /// All of them with their places, in the order of the text, one place and sentence once; and the
+    /// warnings.
+    pub fn finish(self, text: &Text) -> (Vec<Problem>, Vec<Problem>) {
+        let placed = |(span, what, help): (Span, String, String)| {
             let place = text.place(&span);
             (span, Problem { place, what, help })
-        });
-        let mut all: Vec<_> = found.chain(self.elsewhere).collect();
-        all.sort_by_key(|(span, _)| span.start);
-        let mut problems: Vec<Problem> = all.into_iter().map(|(_, problem)| problem).collect();
-        problems.dedup();
-        problems
+        };
+        let in_order = |mut all: Vec<(Span, Problem)>| {
+            all.sort_by_key(|(span, _)| span.start);
+            let mut problems: Vec<Problem> = all.into_iter().map(|(_, problem)| problem).collect();
+            problems.dedup();
+            problems
+        };
+        let found = self.found.into_iter().map(placed).chain(self.elsewhere).collect();
+        (in_order(found), in_order(self.warned.into_iter().map(placed).collect()))
     }
 }
 
@@ -310,7 +321,7 @@ mod tests {
         let mut problems = Problems::default();
         problems.at(&(start..start + marked.len()), "wrong", "do right");
         let text = Text::File { file: Path::new("a.toml"), source };
-        Report { problems: problems.finish(&text) }.to_string()
+        Report { problems: problems.finish(&text).0 }.to_string()
     }
 
     #[test]

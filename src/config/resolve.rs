@@ -15,8 +15,8 @@ use super::{
     listeners, sites, suggest,
 };
 
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
+pub const KIB: u64 = 1 << 10;
+pub const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 /// More workers than any machine has cores: a slip of the finger.
@@ -29,7 +29,7 @@ const HEAD_MAX: u64 = MIB;
 const CONNECTIONS_MAX: u32 = 1 << 20;
 
 /// Deadlines longer than this protect from nothing.
-const DEADLINE_MAX: Duration = Duration::from_secs(86_400);
+pub const DEADLINE_MAX: Duration = Duration::from_secs(86_400);
 
 /// RFC 8446 section 4.6.1: no ticket is valid for longer than seven days.
 const TICKETS_MAX: Duration = Duration::from_secs(7 * 86_400);
@@ -53,6 +53,18 @@ pub trait Disk {
     /// # Errors
     /// Those of open(2) and read(2), and text that is not UTF-8.
     fn read(&self, path: &Path) -> io::Result<String>;
+
+    /// Whether something is a regular file that somebody may execute.
+    ///
+    /// # Errors
+    /// Those of stat(2), and a directory.
+    fn is_executable(&self, path: &Path) -> io::Result<bool>;
+
+    /// Without symlinks and dots; `None` where that cannot be found out.
+    fn canonical(&self, path: &Path) -> Option<PathBuf>;
+
+    /// Whether the system knows a user.
+    fn has_user(&self, name: &str) -> bool;
 }
 
 /// What the answer depends on besides the file.
@@ -71,7 +83,7 @@ pub struct Context<'a> {
 
 /// Makes a configuration of a file. It is fit for use only if no problem was found.
 pub fn resolve(file: &file::File, context: &Context, problems: &mut Problems) -> Config {
-    let mut own = Resolver { context, problems };
+    let mut own = Resolver { context, problems, mounted: Vec::new() };
     let server = own.server(&get(&file.server));
     let (log, timeouts) = (own.log(&get(&file.log)), own.timeouts(&get(&file.timeouts)));
     let (limits, tls) = (own.limits(&get(&file.limits)), own.tls(&get(&file.tls)));
@@ -84,8 +96,8 @@ pub fn resolve(file: &file::File, context: &Context, problems: &mut Problems) ->
         );
     }
     let listen = listeners::resolve(file, &mut own);
-    let sites = sites::resolve(file, &listen, &mut own);
-    Config { server, log, timeouts, limits, tls, cache, listen, sites }
+    let sites = sites::resolve(file, &listen, limits.body, &mut own);
+    Config { server, log, timeouts, limits, tls, cache, listen, sites, warnings: Vec::new() }
 }
 
 /// The value of a table, or one in which nothing is set.
@@ -99,6 +111,8 @@ pub struct Resolver<'a> {
     pub context: &'a Context<'a>,
     /// Where mistakes go.
     pub problems: &'a mut Problems,
+    /// Where programs are, to be compared with the roots of all sites.
+    pub mounted: Vec<(PathBuf, Span)>,
 }
 
 impl Resolver<'_> {
@@ -293,7 +307,8 @@ impl Resolver<'_> {
         or
     }
 
-    fn count(&mut self, value: &Option<At<i64>>, or: u32, name: &str, least: u32, most: u32) -> u32 {
+    /// A number, within bounds.
+    pub fn count(&mut self, value: &Option<At<i64>>, or: u32, name: &str, least: u32, most: u32) -> u32 {
         let Some(value) = value else { return or };
         match u32::try_from(value.value) {
             Ok(number) if (least..=most).contains(&number) => number,
@@ -305,7 +320,8 @@ impl Resolver<'_> {
         }
     }
 
-    fn size(&mut self, value: &Option<At<Quantity>>, or: u64, name: &str, least: u64, most: u64) -> u64 {
+    /// A size, within bounds.
+    pub fn size(&mut self, value: &Option<At<Quantity>>, or: u64, name: &str, least: u64, most: u64) -> u64 {
         let Some(value) = value else { return or };
         let size = match &value.value {
             Quantity::Text(text) => units::size(text),
@@ -329,7 +345,8 @@ impl Resolver<'_> {
         }
     }
 
-    fn time(
+    /// A time, within bounds; `or` is in seconds.
+    pub fn time(
         &mut self,
         value: &Option<At<Quantity>>,
         or: u64,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::file::{self, At, Strings, Switch};
 use super::hosts;
+use super::mounts;
 use super::report::Span;
 use super::resolve::{Resolver, is_set};
 use super::rules;
@@ -12,8 +13,8 @@ use super::{Address, Certificate, Listen, Site, Symlinks};
 /// Sites are numbered with sixteen bits.
 const SITES_MAX: usize = u16::MAX as usize;
 
-/// Resolves all sites.
-pub fn resolve(file: &file::File, listen: &[Listen], own: &mut Resolver) -> Vec<Site> {
+/// Resolves all sites. No request body is larger than `body`.
+pub fn resolve(file: &file::File, listen: &[Listen], body: u64, own: &mut Resolver) -> Vec<Site> {
     let tables: &[file::Site] = file.site.as_ref().map_or(&[], |sites| &sites.value);
     if tables.is_empty() {
         own.absent("site", "there is no site to serve", "add [[site]] with root = \"/var/www/html\"");
@@ -22,7 +23,8 @@ pub fn resolve(file: &file::File, listen: &[Listen], own: &mut Resolver) -> Vec<
         own.problems.at(&table.at, format!("there are more than {SITES_MAX} sites"), "");
     }
     let mut hosts = Hosts::default();
-    let sites: Vec<Site> = tables.iter().map(|table| one(table, listen, &mut hosts, own)).collect();
+    let sites: Vec<Site> = tables.iter().map(|table| one(table, listen, body, &mut hosts, own)).collect();
+    mounts::warn_of_sources(&sites, own);
     let tls = file.listen.iter().flat_map(|listen| &listen.value).find(|listen| is_set(&listen.tls));
     if let Some(key) = tls.and_then(|listen| listen.tls.as_ref())
         && !tables.is_empty()
@@ -44,10 +46,9 @@ struct Hosts {
     default: Option<u32>,
 }
 
-fn one(table: &file::Site, listen: &[Listen], hosts: &mut Hosts, own: &mut Resolver) -> Site {
+fn one(table: &file::Site, listen: &[Listen], body: u64, hosts: &mut Hosts, own: &mut Resolver) -> Site {
     const SYMLINKS: [(&str, Symlinks); 3] =
         [("beneath", Symlinks::Beneath), ("never", Symlinks::Never), ("anywhere", Symlinks::Anywhere)];
-    unbuilt(table, own);
     Site {
         hosts: names(table, hosts, own),
         root: root(table, own),
@@ -62,16 +63,8 @@ fn one(table: &file::Site, listen: &[Listen], hosts: &mut Hosts, own: &mut Resol
         error_pages: error_pages(table, own),
         certificates: certificates(table, own),
         rules: rules::resolve(table, own),
+        mounts: mounts::resolve(table, body, own),
         line: own.context.text.line(&table.at),
-    }
-}
-
-fn unbuilt(table: &file::Site, own: &mut Resolver) {
-    for cgi in table.cgi.iter().flat_map(|list| &list.value) {
-        own.unbuilt("site.cgi", &cgi.at, "remove it: CGI scripts come with a later version");
-    }
-    for wcgi in table.wcgi.iter().flat_map(|list| &list.value) {
-        own.unbuilt("site.wcgi", &wcgi.at, "remove it: WebAssembly modules come with a later version");
     }
 }
 
@@ -156,7 +149,7 @@ fn index(names: &Option<At<Strings>>, own: &mut Resolver) -> Vec<String> {
 }
 
 /// A path as clients see it, decoded.
-fn url_path(path: &At<String>, name: &str, own: &mut Resolver) -> String {
+pub fn url_path(path: &At<String>, name: &str, own: &mut Resolver) -> String {
     let text = &path.value;
     if !text.starts_with('/') {
         let what = format!("`{name}` must begin with a slash");

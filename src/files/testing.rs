@@ -33,6 +33,7 @@ pub fn site() -> config::Site {
         error_pages: Vec::new(),
         certificates: Vec::new(),
         rules: Vec::new(),
+        mounts: Vec::new(),
         line: 1,
     }
 }
@@ -85,6 +86,7 @@ pub fn config(sites: Vec<config::Site>) -> Config {
         cache: config::Cache { memory: 1 << 20, max_file: 1000, revalidate: Duration::from_secs(1) },
         listen: Vec::new(),
         sites,
+        warnings: Vec::new(),
     }
 }
 

@@ -6,3 +6,6 @@
 
 pub mod admission;
 pub mod cgi;
+pub mod messages;
+pub mod script;
+pub mod start;

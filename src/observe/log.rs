@@ -7,8 +7,8 @@ use std::fmt::{self, Write as _};
 use std::io::IsTerminal as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{OnceLock, RwLock};
 use std::time::{Duration, SystemTime};
 
 use tracing::field::{Field, Visit};
@@ -25,8 +25,8 @@ use crate::sys::wait::{For, wait};
 
 static FILTER: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 
-/// The worker whose process this is; `u32::MAX` in the supervisor.
-static WORKER: AtomicU32 = AtomicU32::new(u32::MAX);
+/// Who this process is; nobody in particular in the supervisor.
+static SPEAKER: RwLock<Option<String>> = RwLock::new(None);
 
 /// Writes events of this level and above from now on. The first call installs the writer.
 pub fn start(least_severe: Level) {
@@ -48,9 +48,11 @@ pub fn start(least_severe: Level) {
     }
 }
 
-/// Has the lines of this process, a fresh child, say which worker speaks.
-pub fn speak_as_worker(index: u32) {
-    WORKER.store(index, Relaxed);
+/// Has the lines of this process, a fresh child, say who speaks.
+pub fn speak_as(name: &str) {
+    if let Ok(mut speaker) = SPEAKER.write() {
+        *speaker = Some(name.to_owned());
+    }
 }
 
 /// The longest line. A pipe that has room at all has room for a page, so that nobody ever waits in the
@@ -135,9 +137,10 @@ where
     ) -> fmt::Result {
         let mut text = Text::default();
         event.record(&mut text);
-        let worker = Some(WORKER.load(Relaxed)).filter(|&index| index != u32::MAX);
+        let speaker = SPEAKER.read();
+        let speaker = speaker.as_ref().ok().and_then(|speaker| speaker.as_deref());
         let head =
-            Head { style: self.style, level: *event.metadata().level(), worker, time: SystemTime::now() };
+            Head { style: self.style, level: *event.metadata().level(), speaker, time: SystemTime::now() };
         let mut text = OneLine(&text.finish()).to_string();
         if text.len() > LINE_BYTES_MAX {
             let end = (0..=LINE_BYTES_MAX).rev().find(|&at| text.is_char_boundary(at));
@@ -148,14 +151,14 @@ where
     }
 }
 
-struct Head {
+struct Head<'a> {
     style: Style,
     level: Level,
-    worker: Option<u32>,
+    speaker: Option<&'a str>,
     time: SystemTime,
 }
 
-impl fmt::Display for Head {
+impl fmt::Display for Head<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Priorities of syslog(3); colours of the terminals' basic eight.
         let (priority, name, colour) = match self.level {
@@ -172,8 +175,8 @@ impl fmt::Display for Head {
                 write!(formatter, "{} \x1b[{colour}m{name}\x1b[0m ", Moment::from(self.time))?;
             }
         }
-        match self.worker {
-            Some(index) => write!(formatter, "worker {index}: "),
+        match self.speaker {
+            Some(name) => write!(formatter, "{name}: "),
             None => Ok(()),
         }
     }
@@ -269,8 +272,8 @@ mod tests {
     #[test]
     fn lines_begin_as_their_reader_likes() {
         let head =
-            |style, level, worker| Head { style, level, worker, time: SystemTime::UNIX_EPOCH }.to_string();
-        assert_eq!(head(Style::Journal, Level::ERROR, Some(2)), "<3>worker 2: ");
+            |style, level, speaker| Head { style, level, speaker, time: SystemTime::UNIX_EPOCH }.to_string();
+        assert_eq!(head(Style::Journal, Level::ERROR, Some("worker 2")), "<3>worker 2: ");
         assert_eq!(head(Style::Plain, Level::INFO, None), "1970-01-01T00:00:00.000Z info ");
         assert!(head(Style::Colour, Level::WARN, None).contains("\x1b[33mwarn\x1b[0m"));
     }

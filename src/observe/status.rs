@@ -31,6 +31,8 @@ pub struct Status {
     pub listeners: Vec<Listener>,
     /// All workers, those of older generations that still drain among them.
     pub workers: Vec<Worker>,
+    /// The processes beside the workers.
+    pub companions: Vec<Companion>,
     /// Workers that died and were forked again.
     pub restarts: u64,
     /// The sum of all workers' counters, those that are gone included.
@@ -93,6 +95,23 @@ pub struct Worker {
     pub connections: u64,
     /// Requests so far.
     pub requests: u64,
+}
+
+/// A process beside the workers.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Companion {
+    /// `spawner` or `precompressor`.
+    pub name: String,
+    /// Its generation.
+    pub generation: u64,
+    /// Its process number; `None` while it waits to be forked again.
+    pub pid: Option<u32>,
+    /// `waiting`, `running`, `stopping` or `killed`.
+    pub state: String,
+    /// Seconds since it was forked.
+    pub uptime: u64,
+    /// How often its predecessors died.
+    pub restarts: u32,
 }
 
 /// Sums of counters, over processes alive and gone.

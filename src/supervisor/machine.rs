@@ -31,6 +31,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::lives::Lives;
 use crate::sys::process::Ended;
 
 /// A worker that did not say that it is ready for so long never will.
@@ -39,14 +40,8 @@ pub const READY_WITHIN: Duration = Duration::from_secs(30);
 /// A worker ends by itself when its drain is over; one that has not by this much later hangs.
 pub const DRAIN_GRACE: Duration = Duration::from_secs(2);
 
-/// Back-off of the second death in a row; it doubles with each further one.
-const BACK_OFF_FIRST: Duration = Duration::from_millis(100);
-
 /// The longest back-off: connections wait in the listener meanwhile, and clients wait a few seconds.
 const BACK_OFF_MAX: Duration = Duration::from_secs(3);
-
-/// A worker that lived this long did not die of how it was born: its death is the first in a row.
-const FORGIVEN_AFTER: Duration = Duration::from_secs(1);
 
 /// Generations that may be draining at a time. Reloads beyond wait, so that somebody who reloads in a
 /// loop while long downloads run does not fill the machine with processes.
@@ -171,11 +166,8 @@ pub struct Generation {
 pub struct Worker {
     /// Where it is in its life.
     pub state: State,
-    /// When its process was last forked.
-    pub born: Instant,
-    /// How often it died and was forked again.
-    pub restarts: u32,
-    deaths_in_row: u32,
+    /// Its processes so far.
+    pub lives: Lives,
 }
 
 /// All generations there are.
@@ -230,7 +222,7 @@ impl Machine {
                 self.generations.len() - 1
             });
             let workers = &mut self.generations[position].workers;
-            let gone = Worker { state: State::Gone, born: now, restarts: 0, deaths_in_row: 0 };
+            let gone = Worker { state: State::Gone, lives: Lives::new(now) };
             workers.resize(workers.len().max(id.index as usize + 1), gone);
             workers[id.index as usize].state = match role {
                 Role::Leaving => State::Draining(now + drain + DRAIN_GRACE),
@@ -262,7 +254,7 @@ impl Machine {
     fn begin(&mut self, workers: u32, drain: Duration, now: Instant, actions: &mut Vec<Action>) {
         assert!(self.may_begin() && workers > 0, "a generation begins when it may, and not empty");
         self.begun += 1;
-        let worker = Worker { state: State::Starting(now), born: now, restarts: 0, deaths_in_row: 0 };
+        let worker = Worker { state: State::Starting(now), lives: Lives::new(now) };
         let id = self.begun;
         let workers: Vec<_> = (0..workers).map(|_| worker.clone()).collect();
         actions
@@ -311,7 +303,7 @@ impl Machine {
             (Role::Leaving, _) => {
                 worker.state = State::Gone;
                 if ended != Some(Ended::Exited(0)) {
-                    let times = worker.restarts + 1;
+                    let times = worker.lives.restarts + 1;
                     actions.push(Action::Mourn { worker: id, how, times, again_in: None });
                 }
             }
@@ -322,7 +314,7 @@ impl Machine {
             }
             (Role::Coming | Role::Current, _) => {
                 let delay = worker.back_off(by_kill, now);
-                let times = worker.restarts;
+                let times = worker.lives.restarts;
                 actions.push(Action::Mourn { worker: id, how, times, again_in: Some(delay) });
                 if delay.is_zero() {
                     worker.be_born(now);
@@ -456,26 +448,13 @@ impl Generation {
 impl Worker {
     /// Counts a death, and says how long to wait before the next birth.
     fn back_off(&mut self, by_kill: bool, now: Instant) -> Duration {
-        if now.saturating_duration_since(self.born) >= FORGIVEN_AFTER {
-            self.deaths_in_row = 0;
-        }
-        self.restarts += 1;
-        self.deaths_in_row += 1;
-        if by_kill {
-            // Not its own fault: waiting longer and longer would help nobody. The first step stays, for
-            // the kernel's own hand when memory is short.
-            self.deaths_in_row = self.deaths_in_row.min(2);
-        }
-        let delay = match self.deaths_in_row {
-            1 => Duration::ZERO,
-            more => BACK_OFF_FIRST.saturating_mul(1 << (more - 2).min(16)).min(BACK_OFF_MAX),
-        };
+        let delay = self.lives.death(by_kill, BACK_OFF_MAX, now);
         self.state = State::Waiting(now + delay);
         delay
     }
 
     fn be_born(&mut self, now: Instant) {
-        self.born = now;
+        self.lives.born = now;
         self.state = State::Starting(now);
     }
 }
@@ -502,7 +481,8 @@ impl State {
     }
 }
 
-fn in_words(ended: Option<Ended>, reason: Option<&str>) -> String {
+/// How a process ended, and what it said.
+pub fn in_words(ended: Option<Ended>, reason: Option<&str>) -> String {
     match (ended, reason) {
         (Some(ended), None) => ended.to_string(),
         (Some(ended), Some(reason)) => format!("{ended}, {reason}"),

@@ -6,9 +6,12 @@
 //! single-threaded for life; it serves nobody itself and never waits for anybody but the kernel.
 
 mod activation;
+mod attend;
+mod companions;
 mod control;
 mod launch;
 mod listeners;
+mod lives;
 mod machine;
 mod notify;
 mod secure;
@@ -20,7 +23,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::config::{AccessLog, Config, Environment, Level, Source};
 use crate::observe::log;
@@ -34,6 +37,8 @@ use crate::sys::{Errno, Error, append, pass, user};
 use crate::tls::Endpoint;
 use crate::worker::start::{NOTE_BYTES_MAX, Order, Report, Start};
 
+use attend::Mailboxes;
+use companions::{CompanionId, Companions, Kind};
 use control::Control;
 use launch::Launched;
 use listeners::Listeners;
@@ -41,6 +46,7 @@ use machine::{Action, Event, Machine, WorkerId};
 use notify::Notify;
 use secure::Secure;
 
+pub use attend::{Program, Programs};
 pub use secure::check;
 pub use view::status;
 
@@ -48,19 +54,24 @@ pub use view::status;
 pub fn run(source: Source, config: Config) -> ExitCode {
     let environment = Environment::of_this_process();
     let load = move || source.load(&environment).map_err(|report| report.to_string());
-    run_with(load, config, crate::worker::run)
+    let programs = Programs {
+        worker: crate::worker::run,
+        spawner: Program { is_wanted: |_| false, live: |_| ExitCode::SUCCESS },
+        precompressor: Program { is_wanted: |_| false, live: |_| ExitCode::SUCCESS },
+    };
+    run_with(load, config, programs)
 }
 
-/// [`run`] with workers and a way to read the configuration that tests may choose.
+/// [`run`] with children and a way to read the configuration that tests may choose.
 ///
 /// Must be called while the process is single-threaded and has opened nothing yet.
 pub fn run_with(
     load: impl Fn() -> Result<Config, String> + 'static,
     config: Config,
-    worker: fn(Start) -> ExitCode,
+    programs: Programs,
 ) -> ExitCode {
     log::start(level(config.log.level));
-    let ended = Supervisor::new(Box::new(load), worker).and_then(|mut supervisor| supervisor.serve(config));
+    let ended = Supervisor::new(Box::new(load), programs).and_then(|mut supervisor| supervisor.serve(config));
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
@@ -72,13 +83,18 @@ pub fn run_with(
 
 struct Supervisor {
     load: Box<dyn Fn() -> Result<Config, String>>,
-    worker: fn(Start) -> ExitCode,
+    programs: Programs,
     program: Option<PathBuf>,
     machine: Machine,
+    companions: Companions,
     signals: Signals,
     listeners: Listeners,
     generations: BTreeMap<u64, Generation>,
     processes: BTreeMap<WorkerId, Process>,
+    /// The processes of the companions.
+    attending: BTreeMap<CompanionId, Process>,
+    /// The number of the latest life of a process that has, or is at the end of, a mailbox.
+    epoch: u64,
     control: Option<Control>,
     notify: Notify,
     secure: Secure,
@@ -86,7 +102,7 @@ struct Supervisor {
     alive_at: Option<Instant>,
     reload_wanted: bool,
     last_reload: Option<Reload>,
-    /// What workers did whose processes are gone.
+    /// What processes did that are gone.
     gone: Sums,
     cores: Vec<u32>,
     began: Instant,
@@ -99,12 +115,13 @@ struct Generation {
     access_log: Option<OwnedFd>,
     user: Option<User>,
     tls: Option<Endpoint>,
+    mailboxes: Mailboxes,
 }
 
-/// A worker's process.
+/// A child's process.
 struct Process {
     pid: Pid,
-    /// `None` once the worker has closed its end.
+    /// `None` once the child has closed its end.
     channel: Option<OwnedFd>,
     counters: Counters,
     core: Option<u32>,
@@ -113,10 +130,7 @@ struct Process {
 }
 
 impl Supervisor {
-    fn new(
-        load: Box<dyn Fn() -> Result<Config, String>>,
-        worker: fn(Start) -> ExitCode,
-    ) -> Result<Self, String> {
+    fn new(load: Box<dyn Fn() -> Result<Config, String>>, programs: Programs) -> Result<Self, String> {
         // First, while the numbers of inherited descriptors can mean nothing else.
         let activated = activation::adopt();
         let inheritance = succession::inherit();
@@ -128,13 +142,16 @@ impl Supervisor {
         let notify = Notify::from_environment();
         let mut supervisor = Self {
             load,
-            worker,
+            programs,
             program: std::env::current_exe().ok(),
             machine: Machine::default(),
+            companions: Companions::default(),
             signals,
             listeners: Listeners::default(),
             generations: BTreeMap::new(),
             processes: BTreeMap::new(),
+            attending: BTreeMap::new(),
+            epoch: 0,
             control: None,
             alive_at: notify.watchdog_every().map(|every| now + every),
             notify,
@@ -160,7 +177,9 @@ impl Supervisor {
             }
         }
         loop {
-            if let Some(ended) = self.ended.take() {
+            if self.companions.all().is_empty()
+                && let Some(ended) = self.ended.take()
+            {
                 return ended;
             }
             self.turn().map_err(|error| error.to_string())?;
@@ -170,8 +189,9 @@ impl Supervisor {
     /// Waits for something to happen, and does what is to be done about it.
     fn turn(&mut self) -> Result<(), Error> {
         let control = self.control.as_ref().and_then(Control::deadline);
-        let deadlines = [self.machine.deadline(), self.alive_at, self.secure.deadline(), control];
-        let limit = deadlines.into_iter().flatten().min();
+        let processes = [self.machine.deadline(), self.companions.deadline()];
+        let deadlines = processes.into_iter().chain([self.alive_at, self.secure.deadline(), control]);
+        let limit = deadlines.flatten().min();
         let limit = limit.map(|until| until.saturating_duration_since(Instant::now()));
         let mut fds = vec![(self.signals.as_fd(), For::Reading)];
         let mut speakers = Vec::new();
@@ -181,15 +201,22 @@ impl Supervisor {
                 speakers.push(*id);
             }
         }
+        let (companions, channels) = self.companions_channels();
+        fds.extend(channels);
         fds.extend(self.control.iter().flat_map(Control::fds));
         let happened = wait::wait(&fds, limit)?;
-        for (id, _) in speakers.iter().zip(&happened[1..]).filter(|(_, happened)| **happened) {
+        let (of_workers, rest) = happened[1..].split_at(speakers.len());
+        for (id, _) in speakers.iter().zip(of_workers).filter(|(_, happened)| **happened) {
             self.listen_to(*id);
+        }
+        for (id, _) in companions.iter().zip(rest).filter(|(_, happened)| **happened) {
+            self.listen_to_companion(*id);
         }
         while let Some(signal) = self.signals.take() {
             self.obey(signal);
         }
         self.handle(Event::Tick);
+        self.attend(companions::Event::Tick);
         self.sign_of_life();
         self.watch_certificates();
         if self.reload_wanted && self.machine.may_begin() {
@@ -210,7 +237,11 @@ impl Supervisor {
             Signal::Stop => {
                 tracing::info!("{}", if self.machine.is_stopping() { "stopping now" } else { "draining" });
                 self.notify.stopping();
+                if self.machine.is_stopping() {
+                    self.attend(companions::Event::Hurry);
+                }
                 self.handle(Event::Stop);
+                self.dismiss(|id| id.kind == Kind::Precompressor);
             }
             Signal::Reload => self.reload_wanted = true,
             Signal::Reopen => self.reopen_access_logs(),
@@ -256,6 +287,7 @@ impl Supervisor {
             self.gone.add(&process.counters, true);
             self.handle(Event::Died { worker: id, ended: Some(ended), reason: process.reason });
         }
+        self.reap_companions();
         if process::own_pid().is_init() {
             process::reap_orphans();
         }
@@ -292,24 +324,25 @@ impl Supervisor {
             }
             Action::Mourn { worker, how, times, again_in } => {
                 let WorkerId { generation, index } = worker;
-                let again = match again_in {
-                    None => "not forked again: its generation is leaving".to_owned(),
-                    Some(delay) if delay.is_zero() => format!("death {times}, forked again at once"),
-                    Some(delay) => format!("death {times}, to be forked again in {delay:?}"),
-                };
+                let again = again(times, again_in, "its generation is leaving");
                 tracing::warn!("worker {index} of generation {generation} ended: {how}; {again}");
             }
             Action::Promoted(id) => self.promoted(id),
             Action::Discarded { generation, reason } => self.discarded(generation, reason),
             Action::Gone(id) => {
                 self.generations.remove(&id);
+                self.dismiss(|companion| companion.generation == id);
             }
-            Action::Exit(ended) => self.ended = Some(ended),
+            Action::Exit(ended) => {
+                self.ended = Some(ended);
+                self.dismiss(|_| true);
+            }
         }
         Ok(())
     }
 
     fn fork(&mut self, id: WorkerId) -> Result<(), String> {
+        let spawner = self.mailbox(id.generation, id.index).map_err(|error| error.to_string())?;
         let Some(generation) = self.generations.get(&id.generation) else {
             return Err("the program it was part of has been replaced".to_owned());
         };
@@ -319,24 +352,26 @@ impl Supervisor {
             _ => None,
         };
         let listeners = &self.listeners;
-        let Launched { pid, channel, counters } = launch::launch(self.worker, |channel, counters| {
-            let access_log = generation.access_log.as_ref().map(OwnedFd::try_clone).transpose();
-            Ok(Start {
-                index: id.index,
-                workers: config.server.workers,
-                generation: id.generation,
-                core,
-                config: Rc::clone(config),
-                listeners: listeners.of_worker(config, id.index)?,
-                channel,
-                counters,
-                access_log: access_log
-                    .map_err(|error| Error::from_io("hand on", "the access log", &error))?,
-                user: generation.user.clone(),
-                tls: generation.tls.clone(),
+        let Launched { pid, channel, counters } =
+            launch::launch(self.programs.worker, |channel, counters| {
+                let access_log = generation.access_log.as_ref().map(OwnedFd::try_clone).transpose();
+                Ok(Start {
+                    index: id.index,
+                    workers: config.server.workers,
+                    generation: id.generation,
+                    core,
+                    config: Rc::clone(config),
+                    listeners: listeners.of_worker(config, id.index)?,
+                    channel,
+                    counters,
+                    access_log: access_log
+                        .map_err(|error| Error::from_io("hand on", "the access log", &error))?,
+                    user: generation.user.clone(),
+                    tls: generation.tls.clone(),
+                    spawner,
+                })
             })
-        })
-        .map_err(|error| error.to_string())?;
+            .map_err(|error| error.to_string())?;
         self.processes.insert(id, Process { pid, channel: Some(channel), counters, core, reason: None });
         Ok(())
     }
@@ -358,16 +393,23 @@ impl Supervisor {
 
     /// Makes a generation from a configuration.
     fn begin(&mut self, config: Config) -> Result<(), String> {
+        for warning in &config.warnings {
+            tracing::warn!("{}; {}", warning.headline(), warning.help);
+        }
         let generation = Generation {
             access_log: open_access_log(&config)?,
             user: find_user(&config)?,
             tls: self.secure.endpoint(&config, SystemTime::now())?,
+            mailboxes: self.mailboxes(&config).map_err(|error| error.to_string())?,
             config: Rc::new(config),
         };
         self.listeners.open(&generation.config).map_err(|error| error.to_string())?;
         let event =
             Event::Begin { workers: generation.config.server.workers, drain: generation.config.server.drain };
-        self.generations.insert(self.machine.next(), generation);
+        let id = self.machine.next();
+        self.generations.insert(id, generation);
+        // Before the workers, so that it is small, and there when they first ask.
+        self.want(Kind::Spawner, id);
         self.handle(event);
         Ok(())
     }
@@ -405,6 +447,8 @@ impl Supervisor {
     fn promoted(&mut self, id: u64) {
         let Some(generation) = self.generations.get(&id) else { return };
         let config = Rc::clone(&generation.config);
+        self.dismiss(|companion| companion.kind == Kind::Precompressor && companion.generation != id);
+        self.want(Kind::Precompressor, id);
         self.listeners.settle(&config);
         if self.control.as_ref().map(Control::path) != config.server.control.as_deref() {
             self.open_control(&config);
@@ -462,6 +506,15 @@ impl Supervisor {
             Ok(control) => self.control = Some(control),
             Err(error) => tracing::warn!("`httpd status` will not work: {error}"),
         }
+    }
+}
+
+/// What becomes of a process that died.
+fn again(times: u32, again_in: Option<Duration>, why_not: &str) -> String {
+    match again_in {
+        None => format!("not forked again: {why_not}"),
+        Some(delay) if delay.is_zero() => format!("death {times}, forked again at once"),
+        Some(delay) => format!("death {times}, to be forked again in {delay:?}"),
     }
 }
 

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::companions::{CompanionId, Kind};
 use super::listeners::{Adopted, Origin};
 use super::machine::{Role, WorkerId};
 use super::{Process, Supervisor};
@@ -39,6 +40,8 @@ pub struct Inheritance {
     pid: u32,
     listeners: Vec<Listener>,
     workers: Vec<Worker>,
+    #[serde(default)]
+    companions: Vec<Companion>,
     drain: Duration,
     /// A file with the ticket keys.
     tickets: Option<i32>,
@@ -59,6 +62,14 @@ struct Worker {
     channel: Option<i32>,
     is_leaving: bool,
     core: Option<u32>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Companion {
+    generation: u64,
+    kind: Kind,
+    pid: i32,
+    channel: Option<i32>,
 }
 
 /// What the program before this one has left, if there was one.
@@ -89,6 +100,14 @@ impl Supervisor {
             inherited.push((id, if worker.is_leaving { Role::Leaving } else { Role::Current }));
         }
         self.machine.inherit(&inherited, inheritance.drain, now);
+        for Companion { generation, kind, pid, channel } in inheritance.companions {
+            let Some(pid) = Pid::from_raw(pid) else { continue };
+            let id = CompanionId { generation, kind };
+            let counters = Counters::new().map_err(|error| error.to_string())?;
+            let channel = adopt(channel);
+            self.attending.insert(id, Process { pid, channel, counters, core: None, reason: None });
+            self.companions.inherit(id, now);
+        }
         let mut adopted = Vec::new();
         for Listener { fd, from_activation, file } in inheritance.listeners {
             let Some(fd) = adopt(Some(fd)) else { continue };
@@ -126,7 +145,8 @@ impl Supervisor {
 
     /// What stays open across exec.
     fn lasting(&self) -> impl Iterator<Item = &OwnedFd> {
-        let channels = self.processes.values().filter_map(|process| process.channel.as_ref());
+        let children = self.processes.values().chain(self.attending.values());
+        let channels = children.filter_map(|process| process.channel.as_ref());
         self.listeners.all().map(|(fd, ..)| fd).chain(channels)
     }
 
@@ -170,9 +190,18 @@ impl Supervisor {
                 core: process.core,
             });
         }
+        let mut companions = Vec::new();
+        for (id, process) in &self.attending {
+            companions.push(Companion {
+                generation: id.generation,
+                kind: id.kind,
+                pid: process.pid.as_raw_nonzero().get(),
+                channel: process.channel.as_ref().map(keep).transpose()?,
+            });
+        }
         let drain = self.current_config().map(|config| config.server.drain).unwrap_or_default();
         let tickets = tickets.map(keep).transpose()?;
-        Ok(Inheritance { pid: std::process::id(), listeners, workers, drain, tickets })
+        Ok(Inheritance { pid: std::process::id(), listeners, workers, companions, drain, tickets })
     }
 }
 

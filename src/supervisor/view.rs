@@ -50,7 +50,7 @@ pub fn status(config: &Config, json: bool) -> ExitCode {
 impl Supervisor {
     pub(super) fn status(&self) -> Status {
         let mut sums = self.gone.clone();
-        for process in self.processes.values() {
+        for process in self.processes.values().chain(self.attending.values()) {
             sums.add(&process.counters, false);
         }
         let current = self.machine.current();
@@ -64,6 +64,7 @@ impl Supervisor {
             last_reload: self.last_reload.clone(),
             listeners: config.map(|config| self.listeners.status(&config)).unwrap_or_default(),
             workers: self.workers(),
+            companions: self.companions_status(),
             restarts: self.machine.restarts(),
             counters: sums.by_name(),
             latency: sums.latency(),
@@ -112,8 +113,8 @@ impl Supervisor {
                     index,
                     pid: process.map(|process| process.pid.as_raw_nonzero().get().unsigned_abs()),
                     state: worker.state.name().to_owned(),
-                    uptime: process.map(|_| worker.born.elapsed().as_secs()).unwrap_or_default(),
-                    restarts: worker.restarts,
+                    uptime: process.map(|_| worker.lives.born.elapsed().as_secs()).unwrap_or_default(),
+                    restarts: worker.lives.restarts,
                     core: process.and_then(|process| process.core),
                     connections: count(Counter::Active),
                     requests: count(Counter::Requests),

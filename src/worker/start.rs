@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use crate::config::{Address, Config};
+use crate::gateway::start::Mailbox;
 use crate::observe::names::Counters;
 use crate::sys::process::User;
 use crate::tls::Endpoint;
@@ -44,6 +45,8 @@ pub struct Start {
     /// What TLS sessions are made of; `None` where no listener speaks TLS. Made by the supervisor,
     /// which alone may read keys.
     pub tls: Option<Endpoint>,
+    /// Where programs are asked for; `None` where no site has any.
+    pub spawner: Option<Mailbox>,
 }
 
 /// A listener as a worker sees it.

@@ -20,6 +20,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use httpd::observe::status::{Companion, Status};
 use httpd::sys::{sockets, user};
 use rustix::process::Signal;
 
@@ -42,6 +43,8 @@ const TESTS: &[(&str, fn())] = &[
     ("the_access_log_is_reopened", the_access_log_is_reopened),
     ("a_successor_takes_over", a_successor_takes_over),
     ("a_successor_that_cannot_start_changes_nothing", a_successor_that_cannot_start_changes_nothing),
+    ("companions_live_as_long_as_they_are_wanted", companions_live_as_long_as_they_are_wanted),
+    ("companions_outlive_the_program", companions_outlive_the_program),
     ("workers_become_somebody_else", workers_become_somebody_else),
     (
         "a_silent_reader_of_diagnostics_stops_nobody",
@@ -351,6 +354,58 @@ fn a_successor_takes_over() {
     server.signal(Signal::TERM);
     assert!(server.ended().success());
     assert!(!server.folder.join("control.sock").exists());
+}
+
+fn companions_live_as_long_as_they_are_wanted() {
+    let mut server = Server::start("name = \"companions\"\n", "");
+    let both = |status: &Status| names(status) == ["spawner 1 running", "precompressor 1 running"];
+    let status = server.until("both run", both);
+    assert_eq!(server.children(), 4);
+    let toy = server.ask();
+    assert_eq!(toy.surplus, 0, "{toy:?}");
+    for companion in &status.companions {
+        signal(companion.pid.expect("it runs"), Signal::KILL);
+    }
+    server.until("both run again", |status| {
+        both(status) && status.companions.iter().all(|companion| companion.restarts == 1)
+    });
+    let (before, after) = (toy.epoch, server.ask().epoch);
+    assert!(after > before && before > 0, "{before} {after}");
+    assert_eq!(server.status().restarts, 0);
+    // A worker forked anew reaches the spawner that is there.
+    signal(server.ask().pid, Signal::KILL);
+    server.until("a worker is back", |status| status.restarts == 1);
+    for _ in 0..9 {
+        assert_eq!(server.ask().epoch, after);
+    }
+    server.reload();
+    let second = ["spawner 2 running", "precompressor 2 running"];
+    server.until("those of the new generation alone", |status| names(status) == second);
+    assert!(server.ask().epoch > after);
+    configure(&server.folder, "", "");
+    server.reload();
+    server.until("no companions", |status| status.companions.is_empty());
+    assert_eq!((server.children(), server.ask().epoch), (2, 0));
+    server.signal(Signal::TERM);
+    assert!(server.ended().success());
+}
+
+fn companions_outlive_the_program() {
+    let mut server = Server::start("name = \"companions\"\n", "");
+    server.signal(Signal::USR2);
+    server.wait_for("serving");
+    let second = ["spawner 2 running", "precompressor 2 running"];
+    server.until("those of the new program alone", |status| names(status) == second);
+    assert_eq!(server.children(), 4);
+    assert_eq!(server.ask().surplus, 0);
+    server.signal(Signal::TERM);
+    assert!(server.ended().success());
+}
+
+/// The companions, each with its generation and state.
+fn names(status: &Status) -> Vec<String> {
+    let tell = |one: &Companion| format!("{} {} {}", one.name, one.generation, one.state);
+    status.companions.iter().map(tell).collect()
 }
 
 fn a_successor_that_cannot_start_changes_nothing() {

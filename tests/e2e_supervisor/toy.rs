@@ -8,12 +8,15 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::ExitCode;
 
-use httpd::config::{Environment, Source};
+use httpd::config::{Config, Environment, Source};
+use httpd::gateway::start::Mailbox;
+use httpd::supervisor::{Program, Programs};
 use httpd::sys::wait::{For, wait};
 use httpd::sys::{pass, user};
 use httpd::worker::start::{Order, READY, Start, failed};
+use httpd::{gateway, precompress};
 
-pub fn load(file: &Path) -> Result<httpd::config::Config, String> {
+pub fn load(file: &Path) -> Result<Config, String> {
     let environment = Environment::of_this_process();
     Source::File(file.to_owned()).load(&environment).map_err(|report| report.to_string())
 }
@@ -22,13 +25,62 @@ pub fn serve(file: &Path) -> ExitCode {
     match load(file) {
         Ok(config) => {
             let file = file.to_owned();
-            httpd::supervisor::run_with(move || load(&file), config, toy)
+            httpd::supervisor::run_with(move || load(&file), config, programs())
         }
         Err(report) => {
             eprintln!("{report}");
             ExitCode::from(78)
         }
     }
+}
+
+/// Companions are wanted where `server.name` is `companions`.
+fn programs() -> Programs {
+    let wanted: fn(&Config) -> bool = |config| config.server.name.as_deref() == Some("companions");
+    let spawner = Program { is_wanted: wanted, live: spawner };
+    let precompressor = Program { is_wanted: wanted, live: precompressor };
+    Programs { worker: toy, spawner, precompressor }
+}
+
+/// Answers each note in a mailbox with its epoch, until told to stop.
+fn spawner(start: gateway::start::Start) -> ExitCode {
+    loop {
+        let mut fds = vec![(start.channel.as_fd(), For::Reading)];
+        fds.extend(start.workers.iter().map(|mailbox| (mailbox.as_fd(), For::Reading)));
+        wait(&fds, None).expect("a toy can wait");
+        let mut note = [0; 16];
+        for mailbox in &start.workers {
+            while pass::receive(mailbox, &mut note).is_ok() {
+                pass::send(mailbox, start.epoch.to_string().as_bytes(), None).expect("room for an answer");
+            }
+        }
+        if let Ok((length, _)) = pass::receive(&start.channel, &mut note) {
+            assert!([&b""[..], gateway::start::STOP].contains(&&note[..length]));
+            return ExitCode::SUCCESS;
+        }
+    }
+}
+
+/// Does nothing until told to stop.
+fn precompressor(start: precompress::start::Start) -> ExitCode {
+    let mut note = [0; 16];
+    loop {
+        wait(&[(start.channel.as_fd(), For::Reading)], None).expect("a toy can wait");
+        if let Ok((length, _)) = pass::receive(&start.channel, &mut note) {
+            assert!([&b""[..], precompress::start::STOP].contains(&&note[..length]));
+            return ExitCode::SUCCESS;
+        }
+    }
+}
+
+/// Asks the spawner for its epoch; 0: there is no spawner.
+fn epoch(mailbox: Option<&Mailbox>) -> u64 {
+    let Some(Mailbox { fd, .. }) = mailbox else { return 0 };
+    pass::send(fd, b"?", None).expect("room for a question");
+    wait(&[(fd.as_fd(), For::Reading)], None).expect("a toy can wait");
+    let mut note = [0; 16];
+    let (length, _) = pass::receive(fd, &mut note).expect("an answer");
+    String::from_utf8_lossy(&note[..length]).parse().expect("a number")
 }
 
 fn toy(start: Start) -> ExitCode {
@@ -49,7 +101,10 @@ fn toy(start: Start) -> ExitCode {
     let unix = start.listeners.iter().filter(|listener| listener.tcp().is_none());
     let tcp: Vec<TcpListener> = tcp.map(|listener| duplicate(&listener.fd).into()).collect();
     let unix: Vec<UnixListener> = unix.map(|listener| duplicate(&listener.fd).into()).collect();
-    let held = start.listeners.len() + 1 + usize::from(start.access_log.is_some());
+    let held = start.listeners.len()
+        + 1
+        + usize::from(start.access_log.is_some())
+        + usize::from(start.spawner.is_some());
     pass::send(&start.channel, READY, None).expect("the supervisor listens");
     loop {
         let mut fds = vec![(start.channel.as_fd(), For::Reading)];
@@ -58,12 +113,20 @@ fn toy(start: Start) -> ExitCode {
         wait(&fds, None).expect("a toy can wait");
         for listener in &tcp {
             while let Ok((stream, _)) = listener.accept() {
-                answer(stream, &who, held + tcp.len() + unix.len());
+                answer(
+                    stream,
+                    &format!("{who} {}", epoch(start.spawner.as_ref())),
+                    held + tcp.len() + unix.len(),
+                );
             }
         }
         for listener in &unix {
             while let Ok((stream, _)) = listener.accept() {
-                answer(stream, &who, held + tcp.len() + unix.len());
+                answer(
+                    stream,
+                    &format!("{who} {}", epoch(start.spawner.as_ref())),
+                    held + tcp.len() + unix.len(),
+                );
             }
         }
         match take_order(&start.channel) {
@@ -89,7 +152,7 @@ fn take_order(channel: &OwnedFd) -> Option<(Order, Option<OwnedFd>)> {
     }
 }
 
-/// One line: the process, its generation and index, its user, its descriptors beyond those it knows of.
+/// One line: the process, its generation and index, the spawner's epoch, its user, its descriptors beyond those it knows of.
 fn answer(mut stream: impl std::io::Read + std::io::Write, who: &str, known: usize) {
     let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     // Standard input, output and error; this connection; the directory being read.

@@ -68,6 +68,7 @@ pub fn config(rng: &mut Rng) -> Config {
             mode: 0o666,
         }],
         sites: vec![site()],
+        warnings: Vec::new(),
     }
 }
 
@@ -100,6 +101,7 @@ fn site() -> Site {
             Rule { auth: Some(auth), ..rule("/private/**") },
             Rule { redirect: Some(redirect), ..rule("/old/**") },
         ],
+        mounts: Vec::new(),
         line: 1,
     }
 }

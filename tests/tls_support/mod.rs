@@ -86,6 +86,7 @@ pub fn site(hosts: &[&str], certificates: Vec<config::Certificate>) -> config::S
         error_pages: Vec::new(),
         certificates,
         rules: Vec::new(),
+        mounts: Vec::new(),
         line: 7,
     }
 }
@@ -125,6 +126,7 @@ pub fn config_with(sites: Vec<config::Site>) -> config::Config {
         cache: config::Cache { memory: 0, max_file: 0, revalidate: second },
         listen: Vec::new(),
         sites,
+        warnings: Vec::new(),
     }
 }
 

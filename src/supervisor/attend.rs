@@ -1,0 +1,225 @@
+//! Doing what [`super::companions`] decides: forking, telling and burying the processes beside the workers.
+
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Instant;
+
+use super::companions::{Action, CompanionId, Event, Kind};
+use super::launch::{self, Confined, Launched};
+use super::{Process, Supervisor};
+use crate::config::Config;
+use crate::gateway::start as spawner;
+use crate::observe::status;
+use crate::precompress::start as precompressor;
+use crate::sys::wait::For;
+use crate::sys::{Errno, Error, pass, process};
+use crate::worker::start::{self, NOTE_BYTES_MAX, Report};
+
+/// What runs in the supervisor's children.
+#[derive(Debug)]
+pub struct Programs {
+    /// The life of a worker.
+    pub worker: fn(start::Start) -> ExitCode,
+    /// The life of a spawner.
+    pub spawner: Program<spawner::Start>,
+    /// The life of a precompressor.
+    pub precompressor: Program<precompressor::Start>,
+}
+
+/// What runs in a companion.
+#[derive(Debug)]
+pub struct Program<S> {
+    /// Whether a configuration needs it.
+    pub is_wanted: fn(&Config) -> bool,
+    /// Its life.
+    pub live: fn(S) -> ExitCode,
+}
+
+impl Programs {
+    fn are_wanted(&self, kind: Kind, config: &Config) -> bool {
+        match kind {
+            Kind::Spawner => (self.spawner.is_wanted)(config),
+            Kind::Precompressor => (self.precompressor.is_wanted)(config),
+        }
+    }
+}
+
+/// The connections between the workers of a generation and its spawner. Both ends of each are kept, so
+/// that whoever dies can be forked anew on the same one.
+#[derive(Debug, Default)]
+pub(super) struct Mailboxes(Vec<(OwnedFd, OwnedFd)>);
+
+impl Supervisor {
+    /// The mailboxes a generation of this configuration needs.
+    pub(super) fn mailboxes(&self, config: &Config) -> Result<Mailboxes, Error> {
+        if !self.programs.are_wanted(Kind::Spawner, config) {
+            return Ok(Mailboxes::default());
+        }
+        (0..config.server.workers).map(|_| pass::channel()).collect::<Result<_, _>>().map(Mailboxes)
+    }
+
+    /// A worker's end of its mailbox, for a new life.
+    pub(super) fn mailbox(&mut self, generation: u64, index: u32) -> Result<Option<spawner::Mailbox>, Error> {
+        let Some(generation) = self.generations.get(&generation) else { return Ok(None) };
+        let Some((ours, _)) = generation.mailboxes.0.get(index as usize) else { return Ok(None) };
+        let fd = duplicate(ours)?;
+        self.epoch += 1;
+        Ok(Some(spawner::Mailbox { fd, epoch: self.epoch }))
+    }
+
+    /// Begins or goes on to have a companion, where the configuration of its generation needs one.
+    pub(super) fn want(&mut self, kind: Kind, generation: u64) {
+        let config = self.generations.get(&generation).map(|generation| &generation.config);
+        if config.is_some_and(|config| self.programs.are_wanted(kind, config)) {
+            self.attend(Event::Wanted(CompanionId { generation, kind }));
+        }
+    }
+
+    /// Stops the companions that are for nothing any more.
+    pub(super) fn dismiss(&mut self, is_for_nothing: impl Fn(CompanionId) -> bool) {
+        let ids: Vec<_> = self.companions.all().iter().map(|companion| companion.id).collect();
+        ids.into_iter().filter(|id| is_for_nothing(*id)).for_each(|id| self.attend(Event::Unwanted(id)));
+    }
+
+    /// Has the policy decide, and does what it says; what follows from that, likewise.
+    pub(super) fn attend(&mut self, event: Event) {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            let mut actions = Vec::new();
+            self.companions.handle(event, Instant::now(), &mut actions);
+            for action in actions {
+                match action {
+                    Action::Fork(id) => {
+                        if let Err(reason) = self.accompany(id) {
+                            events.push(Event::Died { id, ended: None, reason: Some(reason) });
+                        }
+                    }
+                    Action::Stop(id) => self.stop_companion(id),
+                    Action::Kill(id) => {
+                        if let Some(process) = self.attending.get(&id) {
+                            process::kill(process.pid);
+                        }
+                    }
+                    Action::Mourn { id, how, times, again_in } => {
+                        let (name, generation) = (id.kind.name(), id.generation);
+                        let again = super::again(times, again_in, "it is not wanted any more");
+                        tracing::warn!("the {name} of generation {generation} ended: {how}; {again}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// The channels of companions, to be waited for.
+    pub(super) fn companions_channels(&self) -> (Vec<CompanionId>, Vec<(BorrowedFd<'_>, For)>) {
+        let open = self.attending.iter().filter_map(|(id, process)| Some((*id, process.channel.as_ref()?)));
+        open.map(|(id, channel)| (id, (channel.as_fd(), For::Reading))).unzip()
+    }
+
+    /// Takes the notes of a companion.
+    pub(super) fn listen_to_companion(&mut self, id: CompanionId) {
+        let mut note = [0; NOTE_BYTES_MAX];
+        while let Some(process) = self.attending.get_mut(&id)
+            && let Some(channel) = &process.channel
+        {
+            match pass::receive(channel, &mut note) {
+                Ok((0, _)) => process.channel = None,
+                Ok((length, _)) => match Report::from_note(&note[..length]) {
+                    Some(Report::Failed(reason)) => process.reason = Some(reason),
+                    // Nothing waits for it.
+                    Some(Report::Ready) => {}
+                    None => tracing::warn!("the {} sent a note that is none", id.kind.name()),
+                },
+                Err(errno) if errno == Errno::AGAIN => return,
+                Err(_) => process.channel = None,
+            }
+        }
+    }
+
+    /// Takes the endings of companions.
+    pub(super) fn reap_companions(&mut self) {
+        let ids: Vec<CompanionId> = self.attending.keys().copied().collect();
+        for id in ids {
+            let Some(process) = self.attending.get(&id) else { continue };
+            let Ok(Some(ended)) = process::reap(process.pid) else { continue };
+            // Its last words may still be on the way.
+            self.listen_to_companion(id);
+            let Some(process) = self.attending.remove(&id) else { continue };
+            self.gone.add(&process.counters, true);
+            self.attend(Event::Died { id, ended: Some(ended), reason: process.reason });
+        }
+    }
+
+    /// The companions, for the status.
+    pub(super) fn companions_status(&self) -> Vec<status::Companion> {
+        let tell = |companion: &super::companions::Companion| {
+            let process = self.attending.get(&companion.id);
+            status::Companion {
+                name: companion.id.kind.name().to_owned(),
+                generation: companion.id.generation,
+                pid: process.map(|process| process.pid.as_raw_nonzero().get().unsigned_abs()),
+                state: companion.state.name().to_owned(),
+                uptime: process.map(|_| companion.lives.born.elapsed().as_secs()).unwrap_or_default(),
+                restarts: companion.lives.restarts,
+            }
+        };
+        self.companions.all().iter().map(tell).collect()
+    }
+
+    fn accompany(&mut self, id: CompanionId) -> Result<(), String> {
+        let Some(generation) = self.generations.get(&id.generation) else {
+            return Err("the program it was part of has been replaced".to_owned());
+        };
+        let config = Rc::clone(&generation.config);
+        let user = generation.user.clone();
+        let launched = match id.kind {
+            Kind::Spawner => {
+                self.epoch += 1;
+                let (epoch, mailboxes) = (self.epoch, &generation.mailboxes.0);
+                launch::accompany(
+                    id.kind.name(),
+                    // What programs may gain is for their mount to say.
+                    Confined::No,
+                    self.programs.spawner.live,
+                    |channel, counters| {
+                        let workers = mailboxes.iter().map(|(_, theirs)| duplicate(theirs));
+                        let workers = workers.collect::<Result<_, _>>()?;
+                        let generation = id.generation;
+                        Ok(spawner::Start { generation, epoch, config, channel, workers, user, counters })
+                    },
+                    |start| start.workers.iter().chain([&start.channel]).map(|fd| fd.as_raw_fd()).collect(),
+                )
+            }
+            Kind::Precompressor => launch::accompany(
+                id.kind.name(),
+                Confined::Yes,
+                self.programs.precompressor.live,
+                |channel, counters| {
+                    let generation = id.generation;
+                    Ok(precompressor::Start { generation, config, channel, user, counters })
+                },
+                |start| vec![start.channel.as_raw_fd()],
+            ),
+        };
+        let Launched { pid, channel, counters } = launched.map_err(|error| error.to_string())?;
+        let process = Process { pid, channel: Some(channel), counters, core: None, reason: None };
+        self.attending.insert(id, process);
+        Ok(())
+    }
+
+    fn stop_companion(&self, id: CompanionId) {
+        let channel = self.attending.get(&id).and_then(|process| process.channel.as_ref());
+        let Some(channel) = channel else { return };
+        let order = match id.kind {
+            Kind::Spawner => spawner::STOP,
+            Kind::Precompressor => precompressor::STOP,
+        };
+        // One that is just dying needs no order; one whose channel is full is killed soon.
+        let _ = pass::send(channel, order, None);
+    }
+}
+
+fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, Error> {
+    fd.try_clone().map_err(|error| Error::from_io("hand on", "a connection with the spawner", &error))
+}
