@@ -5,7 +5,7 @@ use crate::http1::chunked::Decoder;
 use crate::http1::framing::Framing;
 
 /// Bytes of an unwanted body that are read to keep a connection; more costs more than a new one.
-const DISCARD_MAX: u64 = 64 * 1024;
+pub const DISCARD_MAX: u64 = 64 * 1024;
 
 /// A body being dropped.
 #[derive(Debug)]

@@ -205,7 +205,8 @@ impl<R: Ring> Worker<R> {
         };
         let key = self.slots.reserve();
         let connection = Connection::new(accepted, &mut self.shared.scope(&mut self.actions));
-        let live = Live { socket, connection, counted, in_flight: 0, reading: None, verifying: None };
+        let (reading, run, verifying) = (None, None, None);
+        let live = Live { socket, connection, counted, in_flight: 0, reading, run, verifying };
         self.slots.fill(key, live);
         self.shared.counters.add(Counter::Accepted, 1);
         self.shared.counters.set(Counter::Active, self.slots.count() as u64);

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::conn::request_body::Rest;
+use crate::conn::request_body::{DISCARD_MAX, Rest};
 use crate::http1::chunked::Decoder;
 use crate::http1::framing::Framing;
 use crate::http1::refusal::Refusal;
@@ -93,6 +93,11 @@ impl Input {
     /// Whether the client has said all of it.
     pub(super) fn is_complete(&self) -> bool {
         self.rest.is_none()
+    }
+
+    /// Whether what is still to come may be worth reading for the sake of the connection.
+    pub(super) fn is_short(&self) -> bool {
+        !matches!(self.rest, Some(Rest::Length(length)) if length > DISCARD_MAX)
     }
 
     /// Whether any of it came.

@@ -35,7 +35,7 @@ use crate::config::{Chunked, Mount};
 use crate::files::Mounted;
 use crate::gateway::cgi::arguments::arguments;
 use crate::gateway::cgi::variables::{About, Variables};
-use crate::gateway::messages::{MountId, Refusal, Why};
+use crate::gateway::messages::{MountId, Why};
 use crate::http::expect::Expectation;
 use crate::http::request::{Method, Request, Target, Version};
 use crate::http1::framing::Framing;
@@ -108,6 +108,8 @@ pub(super) struct Program {
     exit: Option<Exit>,
     /// Its exit was waited for long enough.
     exit_overdue: bool,
+    /// It printed more than it had promised.
+    surplus: bool,
     asked: Asked,
 }
 
@@ -211,6 +213,7 @@ impl Connection {
             ended: false,
             exit: None,
             exit_overdue: false,
+            surplus: false,
             asked: Asked {
                 is_head: request.method == Method::Head,
                 version: request.version,
@@ -312,12 +315,6 @@ impl Connection {
         self.understand_answer(scope);
     }
 
-    /// No program runs; `None`: too many wait already.
-    pub(super) fn program_refused(&mut self, why: Option<Refusal>, scope: &mut Scope) {
-        let status = why.map_or(503, Refusal::status);
-        self.fail(Fault::Refused(status), scope);
-    }
-
     /// A piece of the body arrived; or, when the program is deaf, will never.
     pub(super) fn relayed(&mut self, buffer: Vec<u8>, deaf: bool, scope: &mut Scope) {
         scope.buffers.give(buffer);
@@ -353,6 +350,12 @@ impl Connection {
             Exit::Lost => self.fail(Fault::Lost, scope),
             Exit::Code(_) | Exit::Signal(_) => self.understand_answer(scope),
         }
+    }
+
+    /// Nothing came of the program for its `timeout`.
+    pub(super) fn program_idle(&mut self, scope: &mut Scope) {
+        let runs = self.program.as_ref().is_some_and(|program| program.started.is_some());
+        self.fail(if runs { Fault::Idle } else { Fault::Queued }, scope);
     }
 
     /// The program's exit was waited for long enough.
