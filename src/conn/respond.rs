@@ -111,7 +111,13 @@ impl Connection {
     }
 
     /// Refuses a well-formed request, and the connection with it.
-    pub(super) fn refuse_request(&mut self, request: &Request, status: u16, explanation: &str, scope: &mut Scope) {
+    pub(super) fn refuse_request(
+        &mut self,
+        request: &Request,
+        status: u16,
+        explanation: &str,
+        scope: &mut Scope,
+    ) {
         let mut plan = errors::refuse(status, explanation);
         if request.method == Method::Head {
             plan.body = PlanBody::Empty;

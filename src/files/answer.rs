@@ -20,7 +20,8 @@ use super::errors::Refusal;
 use super::route::Site;
 use super::rules::{location, push_field, push_host, push_path, push_query};
 use super::{
-    Answer, Credential, Files, Mounted, Peer, Plan, PlanBody, Question, auth, decide, errors, listing, represent,
+    Answer, Credential, Files, Mounted, Peer, Plan, PlanBody, Question, auth, decide, errors, listing,
+    represent,
 };
 use crate::http::accept::prefers_json;
 use crate::http::fields::Known;

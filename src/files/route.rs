@@ -89,7 +89,8 @@ impl Site {
     /// The mount that answers a normalised path. `/a` without a slash belongs to `/a/`.
     pub fn mount(&self, path: &[u8]) -> Option<u16> {
         let answers = |mount: &[u8]| {
-            path.starts_with(mount) || mount.strip_suffix(b"/").is_some_and(|mount| !mount.is_empty() && mount == path)
+            path.starts_with(mount)
+                || mount.strip_suffix(b"/").is_some_and(|mount| !mount.is_empty() && mount == path)
         };
         self.mounts.iter().find(|(mount, _)| answers(mount)).map(|(_, index)| *index)
     }

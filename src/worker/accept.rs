@@ -66,6 +66,7 @@ impl Listening {
         let restricted = rules.clone().any(|rule| !rule.allow.is_empty() || !rule.deny.is_empty());
         let wants_addresses = restricted
             || config.log.access != crate::config::AccessLog::Off
+            || config.sites.iter().any(|site| !site.mounts.is_empty())
             || listeners.iter().any(|listener| listener.proxy_protocol);
         Self {
             listeners: listeners.into_iter().map(|listener| (listener, Arming::Off)).collect(),

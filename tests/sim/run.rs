@@ -14,7 +14,7 @@ use crate::clients::Client;
 use crate::fake_ring::FakeRing;
 use crate::faults::{Odds, Rng};
 use crate::site;
-use crate::world::{CHANNEL, LISTENERS, LOG, World};
+use crate::world::{CHANNEL, LISTENERS, LOG, MAILBOX, World};
 
 /// What a run came to.
 pub struct Report {
@@ -99,6 +99,7 @@ fn live(
         config,
         listeners: vec![listener(false), listener(true)],
         channel: CHANNEL,
+        spawner: Some((MAILBOX, 7)),
         tls: Some(crate::tls::endpoint()),
         access_log: Some(LOG),
         counters: counters.clone(),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use httpd::config::{
-    AccessLog, Address, Auth, Cache, Config, KernelTls, Level, Limits, Listen, Log, LogFormat, Redirect,
-    Rule, Server, Site, Timeouts, Tls,
+    AccessLog, Address, Auth, Cache, Chunked, Config, KernelTls, Level, Limits, Listen, Log, LogFormat,
+    Module, Mount, MountKind, Programs, Redirect, Rule, Server, Site, Timeouts, Tls,
 };
 use httpd::sys::file::Symlinks;
 
@@ -101,7 +101,29 @@ fn site() -> Site {
             Rule { auth: Some(auth), ..rule("/private/**") },
             Rule { redirect: Some(redirect), ..rule("/old/**") },
         ],
-        mounts: Vec::new(),
+        mounts: vec![mount("/cgi/", Chunked::Spool), mount("/stream/", Chunked::Stream)],
+        line: 1,
+    }
+}
+
+/// How long a script may be silent, and run.
+pub const SILENT: Duration = Duration::from_secs(20);
+pub const WALL: Duration = Duration::from_secs(100);
+
+fn mount(path: &str, chunked: Chunked) -> Mount {
+    Mount {
+        path: path.into(),
+        programs: Programs::Directory("/srv/cgi".into()),
+        kind: MountKind::Module(Module { memory: 0 }),
+        timeout: SILENT,
+        wall: WALL,
+        concurrency: 2,
+        queue: 3,
+        body: BODY_MAX,
+        chunked,
+        env: Vec::new(),
+        pass_authorization: false,
+        arguments: false,
         line: 1,
     }
 }

@@ -68,7 +68,9 @@ impl std::fmt::Display for Fault {
             Fault::Refused(status) => write!(f, "it was not started: answered {status}"),
             Fault::Head(bad) => f.write_str(bad.explanation()),
             Fault::Short(bytes) => write!(f, "its document is {bytes} bytes shorter than its Content-Length"),
-            Fault::Long => f.write_str("its document is longer than its Content-Length; the rest was dropped"),
+            Fault::Long => {
+                f.write_str("its document is longer than its Content-Length; the rest was dropped")
+            }
             Fault::Killed(signal) => write!(f, "it was killed by signal {signal} before it had answered"),
             Fault::Idle => f.write_str("it was silent for longer than `timeout`"),
             Fault::Queued => f.write_str("its turn did not come within `timeout`: raise `concurrency`?"),
@@ -243,7 +245,8 @@ impl Connection {
     /// Whether the connection can go on after this program's answer.
     fn ending_of(&self, program: &Program, scope: &Scope) -> Ending {
         let input = &program.input;
-        let stays = input.is_complete() || (input.is_short() && !program.asked.continue_due);
+        let discardable = input.is_complete() || (input.is_short() && !program.asked.continue_due);
+        let stays = discardable && !program.asked.ends;
         match self.ending_after(program.asked.persistence, scope) {
             Ending::No if !stays => Ending::After { outcome: Outcome::Complete, linger: true },
             ending => ending,
@@ -278,7 +281,7 @@ impl Connection {
         }
         let Some(program) = self.program.take() else { return };
         self.leave_program(&program, None, None, scope);
-        let ends = !program.input.is_complete();
+        let ends = program.asked.ends || !program.input.is_complete();
         let Program { asked, .. } = *program;
         let (request_id, redirects) = (asked.request_id, asked.redirects + 1);
         self.detour = Some(Detour { logged: asked.logged, ends, request_id, redirects });
@@ -323,8 +326,8 @@ fn request_for(location: &[u8], program: &Program) -> Vec<u8> {
     let fields = Fields::of_section(&program.asked.section).unwrap_or_default();
     for (name, value) in fields.iter() {
         use Known::{
-            ContentEncoding, ContentLength, ContentType, Expect, IfMatch, IfModifiedSince, IfNoneMatch, IfRange,
-            IfUnmodifiedSince, Range, Trailer, TransferEncoding,
+            ContentEncoding, ContentLength, ContentType, Expect, IfMatch, IfModifiedSince, IfNoneMatch,
+            IfRange, IfUnmodifiedSince, Range, Trailer, TransferEncoding,
         };
         let left_out = [
             ContentEncoding,

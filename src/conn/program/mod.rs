@@ -119,6 +119,8 @@ struct Asked {
     is_head: bool,
     version: Version,
     persistence: Persistence,
+    /// Nothing that follows it can be understood.
+    ends: bool,
     /// The client waits for "100 Continue".
     continue_due: bool,
     /// Its field lines, for a local redirect.
@@ -191,6 +193,7 @@ impl Connection {
             return self.refuse_request(request, 413, explanation, scope);
         }
         let detour = self.detour.take();
+        let ends = detour.as_ref().is_some_and(|detour| detour.ends);
         let (request_id, redirects, logged) = match detour {
             Some(detour) => (detour.request_id, detour.redirects, detour.logged),
             None => {
@@ -218,6 +221,7 @@ impl Connection {
                 is_head: request.method == Method::Head,
                 version: request.version,
                 persistence,
+                ends,
                 continue_due: expectation == Expectation::Continue,
                 section: request.fields.section().to_vec(),
                 fields: mounted.fields,
@@ -369,7 +373,8 @@ impl Connection {
     /// Asks for whatever the program is ready to be given or to give.
     pub(super) fn pump(&mut self, scope: &mut Scope) {
         let Some(program) = &mut self.program else { return };
-        if let Some(start) = program.start.take_if(|_| !program.input.is_spooling() || program.input.is_complete())
+        if let Some(start) =
+            program.start.take_if(|_| !program.input.is_spooling() || program.input.is_complete())
         {
             let mut start = start;
             if program.input.is_spooling() {

@@ -52,6 +52,8 @@ pub(super) struct Gateways {
     unsaid: VecDeque<Vec<u8>>,
     /// Room in the mailbox is waited for.
     blocked: bool,
+    /// What connections are to be told, once none of them is being served: their actions share memory.
+    untold: Vec<(Key, Event<'static>)>,
     /// Where messages are written.
     message: Vec<u8>,
     faults: (Option<Instant>, u32),
@@ -122,6 +124,7 @@ impl Gateways {
             unasked: VecDeque::new(),
             unsaid: VecDeque::new(),
             blocked: false,
+            untold: Vec::new(),
             message: Vec::new(),
             faults: (None, 0),
         };
@@ -160,12 +163,9 @@ impl Gateways {
 
     /// Keys of the runs that the spawner was asked for.
     fn asked(&self) -> Vec<Key> {
-        let asked = |(index, slot): (usize, &Slot)| {
-            let run = slot.run.as_ref().filter(|run| matches!(run.state, State::Asked))?;
-            let _ = run;
-            Some(Key { slot: index as u32, reuse: slot.reuse })
-        };
-        self.runs.iter().enumerate().filter_map(asked).collect()
+        let is_asked = |slot: &Slot| slot.run.as_ref().is_some_and(|run| matches!(run.state, State::Asked));
+        let slots = self.runs.iter().zip(0..).filter(|(slot, _)| is_asked(slot));
+        slots.map(|(place, slot)| Key { slot, reuse: place.reuse }).collect()
     }
 
     /// How many run, and how many wait.
@@ -177,7 +177,10 @@ impl Gateways {
 
 impl<R: Ring> Worker<R> {
     /// A connection wants a program.
-    pub(super) fn start_program(&mut self, key: Key, start: Box<Start>) -> Option<Event<'static>> {
+    pub(super) fn start_program(&mut self, key: Key, mut start: Box<Start>) -> Option<Event<'static>> {
+        let socket = self.slots.get(key)?.socket.fd();
+        let (remote, local) = (self.ring.peer(socket), self.ring.local(socket));
+        start.variables.connection(remote, local, start.client, start.secure);
         // Mounts without a spawner: a mistake of ours, which the supervisor has logged.
         let Some(gateways) = &mut self.gateways else { return Some(Event::ProgramRefused(500)) };
         let mount = start.mount;
@@ -229,6 +232,7 @@ impl<R: Ring> Worker<R> {
             self.forget_run(key);
             return Some(Event::ProgramRefused(503));
         }
+        self.await_output(key);
         self.ask(key)
     }
 
@@ -292,8 +296,20 @@ impl<R: Ring> Worker<R> {
         let next = self.gateways.as_mut().and_then(|gateways| gateways.admission(mount).leave());
         let Some(next) = next else { return };
         let connection = self.gateways.as_mut().and_then(|gateways| gateways.run(next)?.connection);
-        // Should it fail, that one's place is given to the next in turn; a chain as long as the queue.
-        if let (Some(event), Some(connection)) = (self.launch(next), connection) {
+        // Should it fail, its place is given to the next in turn: a chain as long as the queue.
+        let event = self.launch(next);
+        self.tell_later(connection, event);
+    }
+
+    fn tell_later(&mut self, connection: Option<Key>, event: Option<Event<'static>>) {
+        if let (Some(gateways), Some(connection), Some(event)) = (&mut self.gateways, connection, event) {
+            gateways.untold.push((connection, event));
+        }
+    }
+
+    /// Tells connections what they are still to be told.
+    pub(super) fn tell_of_programs(&mut self) {
+        while let Some((connection, event)) = self.gateways.as_mut().and_then(|own| own.untold.pop()) {
             self.deliver(connection, event);
         }
     }
@@ -323,7 +339,7 @@ impl<R: Ring> Worker<R> {
         let Some(run) = gateways.run(key) else { return };
         let (mount, pid, request_id) = (run.mount, run.pid, run.request_id);
         let path = &gateways.paths[usize::from(mount.site)][usize::from(mount.mount)];
-        let request = format_args!("{request_id:016x}").to_string();
+        let request = format!("{request_id:016x}");
         if matches!(fault, Fault::Refused(_)) {
             // The spawner says why, where that is the operator's business.
             return tracing::debug!(request, "no program below {path}: {fault}");

@@ -116,7 +116,7 @@ impl<R: Ring> Worker<R> {
 
     fn try_output(&mut self, key: Key) -> Option<Event<'static>> {
         let run = self.gateways.as_mut()?.run(key)?;
-        if !run.output_wanted {
+        if !run.output_wanted || matches!(run.state, State::Waiting(_)) {
             return None;
         }
         let Some(output) = &run.output else { return self.printed(key, vec![0; CHUNK_ROOM], true) };
@@ -135,12 +135,19 @@ impl<R: Ring> Worker<R> {
             }
         }
         self.shared.buffers.give(into);
-        let run = self.gateways.as_mut()?.run(key)?;
-        if !run.output_awaited {
-            run.output_awaited = true;
-            self.ring.push(Kind::ProgramOutput.token(key), Op::Readable { fd: pipe });
-        }
+        self.await_output(key);
         None
+    }
+
+    /// Waits for output, if somebody wants it.
+    pub(super) fn await_output(&mut self, key: Key) {
+        let Some(run) = self.gateways.as_mut().and_then(|gateways| gateways.run(key)) else { return };
+        let Some(output) = run.output.as_ref().filter(|_| run.output_wanted && !run.output_awaited) else {
+            return;
+        };
+        let fd = output.fd();
+        run.output_awaited = true;
+        self.ring.push(Kind::ProgramOutput.token(key), Op::Readable { fd });
     }
 
     fn printed(&mut self, key: Key, bytes: Vec<u8>, ended: bool) -> Option<Event<'static>> {

@@ -4,11 +4,12 @@
 use super::{Gateways, Key, State, Worker};
 use crate::conn::Event;
 use crate::conn::program::{Exit, Start};
-use crate::gateway::messages::{Ended, Message, StartWriter, ToSpawner, ToWorker, Unfit, Why};
+use crate::gateway::messages::{Message, StartWriter, ToSpawner, ToWorker, Unfit, Why};
 use crate::observe::names::Counter;
 use crate::ring::{Op, Ring};
 use crate::sys::Errno;
 use crate::sys::fds::Fd;
+use crate::sys::process::Ended;
 use crate::worker::tokens::Kind;
 
 /// More than any message of the spawner's.
@@ -115,9 +116,8 @@ impl<R: Ring> Worker<R> {
             }
             let Some(key) = gateways.unasked.pop_front() else { return };
             let connection = gateways.run(key).and_then(|run| run.connection);
-            if let (Some(event), Some(connection)) = (self.ask(key), connection) {
-                self.deliver(connection, event);
-            }
+            let event = self.ask(key);
+            self.tell_later(connection, event);
         }
     }
 
@@ -126,15 +126,8 @@ impl<R: Ring> Worker<R> {
         let (epoch, spawner, mailbox) = (gateways.epoch, gateways.spawner, gateways.mailbox);
         let mut memory = std::mem::take(&mut gateways.message);
         let Some(run) = gateways.run(key) else { return Ok(()) };
-        let connection = run.connection;
         let (number, theirs) = (run.number, run.theirs.iter().map(|end| end.fd()).collect::<Vec<Fd>>());
-        let State::Admitted(start) = &mut run.state else { return Ok(()) };
-        // Told here, where the socket is known; and once, should the message not find room.
-        if let Some(live) = connection.and_then(|connection| self.slots.get(connection)) {
-            let socket = live.socket.fd();
-            let (remote, local) = (self.ring.peer(socket), self.ring.local(socket));
-            start.ends = Some((remote, local));
-        }
+        let State::Admitted(start) = &run.state else { return Ok(()) };
         let written = write_start(&mut memory, (epoch, spawner.unwrap_or_default()), number, start);
         let sent = match written {
             Ok(()) => self.ring.send_note(mailbox, &memory, &theirs),
