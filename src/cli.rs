@@ -1,5 +1,9 @@
 //! Commands and flags: what was typed, what it means, and the exit codes. Starts what serves, and serves nothing.
 
+mod generate;
+mod manual;
+mod reference;
+
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -29,22 +33,9 @@ impl From<Exit> for ExitCode {
     }
 }
 
-const EXAMPLES: &str = "\
-Examples:
-  httpd --root ~/public                              serve a directory on http://0.0.0.0:8080/
-  httpd --root ~/public --cert self-signed           the same on https, port 8443, too
-  httpd -t -c config.toml                            check a configuration
-  httpd -c config.toml                               run it in the foreground
-  httpd status -c config.toml                        see what runs
-
-Signals: TERM and INT finish what is in flight and stop, a second one stops at once; HUP reads the
-configuration and certificates anew; USR1 reopens logs; USR2 starts the program anew on the same listeners.
-
-Exit codes: 0 all went well, 1 failure while running or checking, 2 wrong usage, 78 bad configuration.";
-
 /// A web server for Linux: static sites and downloads.
 #[derive(Debug, Parser)]
-#[command(name = "httpd", version, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+#[command(name = "httpd", version, after_help = manual::after_help(), args_conflicts_with_subcommands = true)]
 #[command(disable_help_subcommand = true, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
@@ -127,6 +118,12 @@ enum Command {
     },
     /// Print the version
     Version,
+    /// Write manual pages and completions for shells, for packagers
+    #[command(hide = true)]
+    Generate {
+        /// The directory to write to
+        directory: PathBuf,
+    },
 }
 
 /// Parses the command line, runs the command, and says how it ended.
@@ -165,6 +162,7 @@ fn run(arguments: Arguments) -> ExitCode {
     match arguments.command {
         None => serve(arguments.serve),
         Some(Command::Status { config, json }) => status(config.as_deref(), json),
+        Some(Command::Generate { directory }) => generate(&directory),
         Some(Command::Version) => say(&format!("httpd {}", env!("CARGO_PKG_VERSION"))),
         Some(Command::Compress { .. }) => {
             not_built("httpd compress", "until then, files are served as they are")
@@ -250,6 +248,16 @@ fn status(path: Option<&Path>, json: bool) -> ExitCode {
         Err(report) => {
             complain(&report.to_string());
             Exit::Config.into()
+        }
+    }
+}
+
+fn generate(directory: &Path) -> ExitCode {
+    match generate::into(directory, &mut Arguments::command()) {
+        Ok(()) => Exit::Fine.into(),
+        Err(error) => {
+            complain(&format!("{}: {error}", directory.display()));
+            Exit::Failure.into()
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::file::{self, At, Pairs, Quantity};
 use super::listeners::octal;
-use super::report::Span;
+use super::report::{Span, Text};
 use super::resolve::{DEADLINE_MAX, KIB, MIB, Resolver, is_set};
 use super::sites::url_path;
 
@@ -192,11 +192,11 @@ pub fn warn_of_sources(sites: &[super::Site], own: &mut Resolver) {
             })
         });
         if let Some((site, _)) = exposing {
-            let what = format!(
-                "`{}` lies beneath the root of the site on line {}, which serves it as a file",
-                programs.display(),
-                site.line
-            );
+            let root = match own.context.text {
+                Text::File { .. } => format!("the root of the site on line {}", site.line),
+                Text::Flags(_) => "--root".to_owned(),
+            };
+            let what = format!("`{}` lies beneath {root} and is served as a file too", programs.display());
             own.problems.warn(&span, what, "keep programs outside of all roots");
         }
     }

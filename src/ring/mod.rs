@@ -216,6 +216,9 @@ pub trait Ring {
     /// Those of open(2).
     fn open_root(&mut self, path: &std::path::Path) -> Result<Descriptor, Errno>;
 
+    /// Whether the sandbox lets files beneath a directory be opened. Asked of roots, seldom.
+    fn may_read(&mut self, directory: Fd) -> bool;
+
     /// Facts of an open file.
     ///
     /// # Errors

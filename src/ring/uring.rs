@@ -27,6 +27,7 @@ use super::{CString, Clock, Completion, Lease, Op, Payload, Pipe, Ring, Stream, 
 use crate::sys::bytes::Slice;
 use crate::sys::fds::{Descriptor, Fd, Graveyard};
 use crate::sys::file::{Facts, Symlinks};
+use crate::sys::sandbox::{Place, lies_beneath};
 use crate::sys::{Errno, Error};
 
 /// io_uring and what belongs to it. Stays on the thread that made it.
@@ -46,6 +47,8 @@ pub struct Uring {
     ready: Vec<Completion>,
     no_iowait: bool,
     cachestat: bool,
+    /// Where the sandbox lets files be opened; `None`: anywhere.
+    readable: Option<Vec<Place>>,
     clock: Clock,
     overflows: u64,
 }
@@ -98,10 +101,16 @@ impl Uring {
             ready: Vec::new(),
             no_iowait: features.no_iowait,
             cachestat: features.cachestat,
+            readable: None,
             clock: Clock { now: Instant::now(), wall: SystemTime::now() },
             overflows: 0,
         };
         Ok((uring, features))
+    }
+
+    /// Notes beneath which directories the sandbox lets files be opened; `None`: anywhere.
+    pub fn limit(&mut self, readable: Option<Vec<Place>>) {
+        self.readable = readable;
     }
 
     /// Where descriptors of this worker are buried.
@@ -205,6 +214,10 @@ impl Ring for Uring {
 
     fn open_root(&mut self, path: &Path) -> Result<Descriptor, Errno> {
         direct::open_root(path).map(|fd| Descriptor::new(fd, &self.graveyard))
+    }
+
+    fn may_read(&mut self, directory: Fd) -> bool {
+        self.readable.as_ref().is_none_or(|places| lies_beneath(direct::borrow(directory), places))
     }
 
     fn facts(&mut self, file: Fd) -> Result<Facts, Errno> {

@@ -127,8 +127,8 @@ impl Supervisor {
                 Ok((0, _)) => process.channel = None,
                 Ok((length, _)) => match Report::from_note(&note[..length]) {
                     Some(Report::Failed(reason)) => process.reason = Some(reason),
-                    // Nothing waits for it.
-                    Some(Report::Ready) => {}
+                    // Nothing waits for it; and its roots are its own affair.
+                    Some(Report::Ready | Report::Barred) => {}
                     None => tracing::warn!("the {} sent a note that is none", id.kind.name()),
                 },
                 Err(errno) if errno == Errno::AGAIN => return,

@@ -101,6 +101,8 @@ struct Supervisor {
     /// When the service manager next expects a sign of life.
     alive_at: Option<Instant>,
     reload_wanted: bool,
+    /// Whether a root has moved to where the current workers may not read.
+    renewal_wanted: bool,
     last_reload: Option<Reload>,
     /// What processes did that are gone.
     gone: Sums,
@@ -157,6 +159,7 @@ impl Supervisor {
             notify,
             secure: Secure::default(),
             reload_wanted: false,
+            renewal_wanted: false,
             last_reload: None,
             gone: Sums::default(),
             cores: process::cores(),
@@ -223,6 +226,10 @@ impl Supervisor {
             self.reload_wanted = false;
             self.reload();
         }
+        if self.renewal_wanted && self.machine.may_begin() {
+            self.renewal_wanted = false;
+            self.renew();
+        }
         // Last, so that an answer tells what this turn has done.
         if let Some(mut control) = self.control.take() {
             control.turn(Instant::now(), || self.status());
@@ -268,6 +275,7 @@ impl Supervisor {
                 Ok((length, _)) => match Report::from_note(&note[..length]) {
                     Some(Report::Ready) => self.handle(Event::Ready(id)),
                     Some(Report::Failed(reason)) => process.reason = Some(reason),
+                    Some(Report::Barred) => self.renewal_wanted |= self.is_current(id),
                     None => tracing::warn!("worker {} sent a note that is none", id.index),
                 },
                 Err(errno) if errno == Errno::AGAIN => return,
@@ -444,7 +452,21 @@ impl Supervisor {
         }
     }
 
+    /// Makes a generation with the same configuration whose workers may read where roots lead now.
+    fn renew(&mut self) {
+        let Some(config) = self.current_config() else { return };
+        match self.begin(Config::clone(&config)) {
+            Ok(()) => tracing::info!("a site's root leads to where workers may not read: beginning others"),
+            Err(reason) => complain(&format!("a site's root has moved, the one before is served: {reason}")),
+        }
+    }
+
+    fn is_current(&self, id: WorkerId) -> bool {
+        self.machine.current().is_some_and(|current| current.id == id.generation)
+    }
+
     fn promoted(&mut self, id: u64) {
+        self.renewal_wanted = false;
         let Some(generation) = self.generations.get(&id) else { return };
         let config = Rc::clone(&generation.config);
         self.dismiss(|companion| companion.kind == Kind::Precompressor && companion.generation != id);

@@ -7,6 +7,7 @@ pub mod fds;
 pub mod file;
 pub mod pass;
 pub mod process;
+pub mod sandbox;
 pub mod shared;
 pub mod signals;
 pub mod sockets;

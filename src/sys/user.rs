@@ -2,6 +2,8 @@
 
 use std::ffi::{CStr, CString};
 
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
 use super::process::last_errno;
 use super::{Errno, Error};
 
@@ -51,7 +53,7 @@ impl User {
         check(unsafe { libc::setresgid(self.gid, self.gid, self.gid) })?;
         // SAFETY: as above.
         check(unsafe { libc::setresuid(self.uid, self.uid, self.uid) })?;
-        drop_capabilities()?;
+        keep_rights(CapabilitySet::empty())?;
         if self.uid != 0 {
             // SAFETY: numbers only.
             let regained = unsafe { libc::setresuid(0, 0, 0) };
@@ -66,23 +68,22 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Becomes `user` where one is given; else gives up the capabilities a service manager may have granted
-/// to a user who is not root. Root that was asked to stay root stays what it is.
-///
-/// # Errors
-/// As [`User::become_it`].
-pub fn give_up_privileges(user: Option<&User>) -> Result<(), Error> {
-    match user {
-        Some(user) => user.become_it(),
-        None if is_root() => Ok(()),
-        None => drop_capabilities(),
+/// From now on neither this process nor what it executes can have any right but these. Without the right to
+/// limit rights nothing happens: what has no privileges to gain any (`process::confine`) needs no such limit.
+pub(super) fn limit_rights(rights: CapabilitySet) {
+    for right in CapabilitySet::all().difference(rights).iter() {
+        let _ = rustix::thread::remove_capability_from_bounding_set(right);
     }
+    let _ = rustix::thread::clear_ambient_capability_set();
 }
 
-fn drop_capabilities() -> Result<(), Error> {
-    let none = rustix::thread::CapabilitySet::empty();
-    let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
-    rustix::thread::set_capabilities(None, sets).map_err(|errno| Error::new("give up", "capabilities", errno))
+/// Gives up all rights but these, of which those that are held stay.
+pub(super) fn keep_rights(rights: CapabilitySet) -> Result<(), Error> {
+    let refused = |errno| Error::new("give up", "capabilities", errno);
+    let held = rustix::thread::capabilities(None).map_err(refused)?;
+    let kept = held.permitted.intersection(rights);
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    rustix::thread::set_capabilities(None, sets).map_err(refused)
 }
 
 /// The numbers of the user and of its primary group.

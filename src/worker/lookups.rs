@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use super::Worker;
 use super::slots::Key;
+use super::start::BARRED;
 use super::tokens::Kind;
 use crate::conn::Event;
 use crate::files::Question;
@@ -89,6 +90,10 @@ impl<R: Ring> Worker<R> {
         let found = self.shared.roots.find(question.site, now, &mut self.ring);
         if found.flipped {
             self.shared.files.forget_site(question.site);
+        }
+        if found.barred {
+            // Whom nobody hears goes on with the root it has.
+            let _ = self.ring.send_now(self.channel, BARRED);
         }
         let Some(root) = found.directory else {
             return Some((question, unavailable(now)));

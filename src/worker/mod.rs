@@ -23,7 +23,7 @@ mod tokens;
 mod transfers;
 
 pub use accept::Listener;
-pub use run::run;
+pub use run::{run, settle};
 pub use start::Start;
 
 use std::time::Instant;

@@ -1,7 +1,9 @@
 //! The root directories of the sites, open.
 //!
 //! A root may be a symlink that deploys flip, so its path is opened anew as often as entries are
-//! revalidated; when it leads elsewhere, what was known of the old root is forgotten.
+//! revalidated; when it leads elsewhere, what was known of the old root is forgotten. When it leads to where
+//! the sandbox lets nothing be read, the last one goes on serving, and the supervisor is asked for workers
+//! that may.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -24,6 +26,8 @@ struct Root {
     path: PathBuf,
     open: Option<Open>,
     checked: Instant,
+    /// The root for which other workers have been asked.
+    barred: Option<(u64, u64)>,
 }
 
 #[derive(Debug)]
@@ -40,6 +44,8 @@ pub struct Found {
     pub directory: Option<Rc<Descriptor>>,
     /// Whether it leads elsewhere than before.
     pub flipped: bool,
+    /// Whether it leads, since just now, to where this worker may not read.
+    pub barred: bool,
     /// When that was looked at.
     pub checked: Instant,
 }
@@ -51,7 +57,7 @@ impl Roots {
         let roots = config.sites.iter().map(|site| {
             let path = site.root.clone();
             let open = open(&path, ring);
-            Root { path, open, checked }
+            Root { path, open, checked, barred: None }
         });
         Self { roots: roots.collect(), revalidate: config.cache.revalidate }
     }
@@ -60,22 +66,27 @@ impl Roots {
     /// flip, the last one serves.
     pub fn find<R: Ring>(&mut self, site: SiteId, now: Instant, ring: &mut R) -> Found {
         let root = &mut self.roots[usize::from(site)];
-        let mut flipped = false;
+        let (mut flipped, mut barred) = (false, false);
         if root.checked + self.revalidate <= now {
             root.checked = now;
             match open(&root.path, ring) {
-                Some(new) => {
-                    let same = |old: &Open| (old.device, old.inode) == (new.device, new.inode);
-                    flipped = !root.open.as_ref().is_some_and(same);
-                    if flipped {
-                        root.open = Some(new);
-                    }
+                Some(new) if root.open.as_ref().is_some_and(|old| old.place() == new.place()) => {}
+                Some(new) if ring.may_read(new.directory.fd()) => {
+                    flipped = true;
+                    root.open = Some(new);
                 }
+                Some(new) => barred = root.barred.replace(new.place()) != Some(new.place()),
                 None => tracing::warn!(root = %root.path.display(), "cannot open the root of a site"),
             }
         }
         let directory = root.open.as_ref().map(|open| Rc::clone(&open.directory));
-        Found { directory, flipped, checked: root.checked }
+        Found { directory, flipped, barred, checked: root.checked }
+    }
+}
+
+impl Open {
+    fn place(&self) -> (u64, u64) {
+        (self.device, self.inode)
     }
 }
 

@@ -1,4 +1,4 @@
-//! A worker's life as a process: the ring is made, privileges are dropped, the supervisor is told,
+//! A worker's life as a process: the ring is made, the sandbox entered, the supervisor told,
 //! and then it steps until it is over.
 
 use std::os::fd::AsRawFd;
@@ -13,7 +13,7 @@ use crate::ring::Ring;
 use crate::ring::uring::{Options, Uring};
 use crate::sys::fds::Fd;
 use crate::sys::pass;
-use crate::sys::user::give_up_privileges;
+use crate::sys::sandbox::{Reads, Sandbox};
 
 /// Lives as the worker described by `start`. Called in a process of its own.
 pub fn run(start: Start) -> ExitCode {
@@ -28,12 +28,27 @@ pub fn run(start: Start) -> ExitCode {
     }
 }
 
+/// Makes the ring and enters the sandbox: from here on there is nothing left to misuse.
+///
+/// # Errors
+/// Why the worker cannot serve.
+pub fn settle(start: &Start) -> Result<Uring, String> {
+    // Before privileges go: the memory of a ring made with them is not charged to the user.
+    let (mut ring, features) = Uring::new(&Options::default()).map_err(|failure| failure.explain())?;
+    start.counters.set(Counter::RingFeatures, features.bits());
+    let sites = start.config.sites.iter().map(|site| (site.root.as_path(), site.symlinks));
+    let sandbox = Sandbox::worker(Reads::of_roots(sites));
+    let entered = sandbox.enter(start.user.as_ref()).map_err(|error| error.to_string())?;
+    for reason in entered.failed {
+        tracing::warn!("a layer of the sandbox is missing: {reason}");
+    }
+    ring.limit(entered.readable);
+    Ok(ring)
+}
+
 fn serve(start: &Start) -> Result<(), String> {
     let channel = Fd(start.channel.as_raw_fd());
-    // Before privileges go: the memory of a ring made with them is not charged to the user.
-    let (ring, features) = Uring::new(&Options::default()).map_err(|failure| failure.explain())?;
-    start.counters.set(Counter::RingFeatures, features.bits());
-    give_up_privileges(start.user.as_ref()).map_err(|error| error.to_string())?;
+    let ring = settle(start)?;
     let mut secret = [0; 32];
     aws_lc_rs::rand::fill(&mut secret).map_err(|_| "cannot get random bytes".to_owned())?;
     let listeners = start.listeners.iter().map(|listener| Listener {

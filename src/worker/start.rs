@@ -76,8 +76,11 @@ impl Listener {
     }
 }
 
-/// The note a worker sends when it serves. Its only other note is [`failed`].
+/// The note a worker sends when it serves.
 pub const READY: &[u8] = b"R";
+
+/// The note a worker sends when a root leads to where its sandbox lets nothing be read.
+pub const BARRED: &[u8] = b"B";
 
 /// The longest note, either way.
 pub const NOTE_BYTES_MAX: usize = 4096;
@@ -96,6 +99,8 @@ pub enum Report {
     Ready,
     /// It cannot serve.
     Failed(String),
+    /// A site's root has moved out of its sandbox; workers that are begun now may read it.
+    Barred,
 }
 
 impl Report {
@@ -103,6 +108,7 @@ impl Report {
     pub fn from_note(note: &[u8]) -> Option<Self> {
         match note.split_first()? {
             (b'R', []) => Some(Self::Ready),
+            (b'B', []) => Some(Self::Barred),
             (b'F', reason) => Some(Self::Failed(String::from_utf8_lossy(reason).into_owned())),
             _ => None,
         }
@@ -145,6 +151,7 @@ mod tests {
     #[test]
     fn notes_are_read_as_they_were_written() {
         assert_eq!(Report::from_note(READY), Some(Report::Ready));
+        assert_eq!(Report::from_note(BARRED), Some(Report::Barred));
         assert_eq!(Report::from_note(&failed("no ring")), Some(Report::Failed("no ring".into())));
         assert_eq!(Report::from_note(b"Rx"), None);
         assert_eq!(Report::from_note(b""), None);

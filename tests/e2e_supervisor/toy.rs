@@ -11,8 +11,8 @@ use std::process::ExitCode;
 use httpd::config::{Config, Environment, Source};
 use httpd::gateway::start::Mailbox;
 use httpd::supervisor::{Program, Programs};
+use httpd::sys::pass;
 use httpd::sys::wait::{For, wait};
-use httpd::sys::{pass, user};
 use httpd::worker::start::{Order, READY, Start, failed};
 use httpd::{gateway, precompress};
 
@@ -94,7 +94,7 @@ fn toy(start: Start) -> ExitCode {
         _ => {}
     }
     let who = format!("{} {} {}", std::process::id(), start.generation, start.index);
-    if user::give_up_privileges(start.user.as_ref()).is_err() {
+    if start.user.as_ref().is_some_and(|user| user.become_it().is_err()) {
         return ExitCode::FAILURE;
     }
     let tcp = start.listeners.iter().filter(|listener| listener.tcp().is_some());

@@ -187,6 +187,12 @@ impl Ring for FakeRing {
         Ok(Descriptor::new(fd, &world.graveyard))
     }
 
+    fn may_read(&mut self, directory: Fd) -> bool {
+        let world = self.world.borrow();
+        let Object::File(inode) = world.object(directory, "a look upwards") else { panic!("no directory") };
+        !world.barred.contains(&inode)
+    }
+
     fn facts(&mut self, file: Fd) -> Result<Facts, Errno> {
         let world = self.world.borrow();
         let Object::File(inode) = world.object(file, "fstat") else { panic!("facts of no file") };

@@ -4,7 +4,7 @@ use std::cell::Ref;
 use std::time::Duration;
 
 use httpd::observe::names::Counter;
-use httpd::worker::start::Order;
+use httpd::worker::start::{BARRED, Order};
 
 use crate::clients::{Client, Temper};
 use crate::faults::{Odds, Rng};
@@ -214,6 +214,30 @@ fn a_deploy_by_symlink_is_seen_as_soon_as_any_change() {
     plan.world.add_client(SECOND / 2 + REVALIDATE * 11 / 10, asks(Want::Status(&[404])));
     let report = passes(plan);
     assert_eq!(client(&report, 2).statuses, [404]);
+}
+
+#[test]
+fn a_deploy_to_where_the_worker_may_not_read_leaves_the_last_root_and_asks_once() {
+    let asks = || Client::honest(vec![get("/small.css")]);
+    let mut plan = calm(vec![asks()]);
+    plan.world.tree.replace("srv/next/a.txt", b"new".to_vec());
+    let next = plan.world.tree.resolve_root("srv/next").expect("a directory");
+    plan.world.barred.push(next);
+    plan.world.later(SECOND / 2, |world| world.tree.symlink("srv/current", "next"));
+    for times in [11, 22, 33] {
+        plan.world.add_client(SECOND / 2 + REVALIDATE * times / 10, asks());
+    }
+    // Somewhere else again, and back to where all is well.
+    let asks_for = |want| Client::honest(vec![Request { want, ..get("/small.css") }]);
+    plan.world.later(SECOND / 2 + REVALIDATE * 4, |world| {
+        world.barred.clear();
+        world.tree.symlink("srv/current", "next");
+    });
+    plan.world.add_client(SECOND / 2 + REVALIDATE * 6, asks_for(Want::Status(&[404])));
+    let report = passes(plan);
+    assert!((0..4).all(|index| client(&report, index).statuses == [200]));
+    assert_eq!(client(&report, 4).statuses, [404]);
+    assert_eq!(report.world.borrow().reports, [BARRED]);
 }
 
 #[test]

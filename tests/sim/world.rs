@@ -104,6 +104,8 @@ pub struct World {
     pub rng: Rng,
     pub odds: Odds,
     pub tree: Tree,
+    /// Directories that the sandbox bars, each with all that is beneath.
+    pub barred: Vec<Inode>,
     pub sockets: Vec<Socket>,
     pub pipes: Vec<Pipe>,
     pub spawner: Spawner,
@@ -150,6 +152,7 @@ impl World {
             leases_free: odds.leases,
             odds,
             tree,
+            barred: Vec::new(),
             sockets: Vec::new(),
             pipes: Vec::new(),
             spawner: Spawner::new(),
