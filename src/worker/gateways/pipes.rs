@@ -153,10 +153,10 @@ impl<R: Ring> Worker<R> {
     fn printed(&mut self, key: Key, bytes: Vec<u8>, ended: bool) -> Option<Event<'static>> {
         let run = self.gateways.as_mut()?.run(key)?;
         run.output_wanted = false;
-        if ended && let Some(output) = run.output.take() {
-            if run.output_awaited {
-                self.ring.push(Kind::Cancel.token(key), Op::Cancel { fd: output.fd() });
-            }
+        let awaited = run.output_awaited;
+        let output = run.output.take_if(|_| ended);
+        if let Some(output) = output.filter(|_| awaited) {
+            self.ring.push(Kind::Cancel.token(key), Op::Cancel { fd: output.fd() });
         }
         Some(Event::Printed { bytes, ended })
     }
