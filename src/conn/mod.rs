@@ -336,6 +336,7 @@ impl Connection {
     /// (RFC 9112 section 9.6).
     fn peer_ended(&mut self, scope: &mut Scope) {
         self.peer_done = true;
+        self.leave_answered(scope);
         if self.program.is_some() {
             return self.close(Outcome::PeerAborted, scope);
         }

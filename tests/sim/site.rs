@@ -67,12 +67,13 @@ pub fn config(rng: &mut Rng) -> Config {
             trusted: Vec::new(),
             mode: 0o666,
         }],
-        sites: vec![site()],
+        sites: vec![site(*rng.pick(&[1, 2, 100]), *rng.pick(&[0, 1, 128]))],
         warnings: Vec::new(),
     }
 }
 
-fn site() -> Site {
+/// Its mounts run so many scripts at once, and keep so many waiting.
+fn site(concurrency: u32, queue: u32) -> Site {
     let rule = |pattern: &str| Rule {
         pattern: pattern.into(),
         headers: Vec::new(),
@@ -101,7 +102,9 @@ fn site() -> Site {
             Rule { auth: Some(auth), ..rule("/private/**") },
             Rule { redirect: Some(redirect), ..rule("/old/**") },
         ],
-        mounts: vec![mount("/cgi/", Chunked::Spool), mount("/stream/", Chunked::Stream)],
+        mounts: [("/cgi/", Chunked::Spool), ("/stream/", Chunked::Stream)]
+            .map(|(path, chunked)| Mount { concurrency, queue, ..mount(path, chunked) })
+            .into(),
         line: 1,
     }
 }

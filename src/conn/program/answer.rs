@@ -223,6 +223,13 @@ impl Connection {
         self.forget_body(program.input, program.asked.continue_due, scope);
     }
 
+    /// Lets go of a program whose response is complete without what it still prints.
+    pub(in crate::conn) fn leave_answered(&mut self, scope: &mut Scope) {
+        if self.program.as_ref().is_some_and(|program| matches!(program.output, Output::Dropped)) {
+            self.finish_program(None, scope);
+        }
+    }
+
     /// The answer is none, or not whole.
     pub(in crate::conn) fn fail(&mut self, fault: Fault, scope: &mut Scope) {
         let Some(program) = self.program.take() else { return };
