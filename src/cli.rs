@@ -2,7 +2,7 @@
 
 mod generate;
 mod manual;
-mod reference;
+pub mod reference;
 
 use std::ffi::OsString;
 use std::io::Write as _;

@@ -1,5 +1,7 @@
 //! The reference of the configuration, read from config.example.toml, where every key stands with a sentence: the
-//! manual page httpd.toml(5). Values in, text out.
+//! manual page httpd.toml(5) and the tables of docs/configuration.md. Values in, text out.
+
+use std::fmt::Write as _;
 
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 
@@ -103,6 +105,24 @@ pub fn page(version: &str) -> String {
     roff.text([italic("/etc/httpd/config.toml")]).text([roman("The configuration of the system service.")]);
     roff.control("SH", ["SEE ALSO"]).text([bold("httpd"), roman("(8)")]);
     roff.render()
+}
+
+/// The tables of docs/configuration.md.
+pub fn markdown() -> String {
+    let mut text = String::new();
+    for table in tables() {
+        let _ = write!(text, "\n### `{}`\n", table.header);
+        if !table.about.is_empty() {
+            let _ = write!(text, "\n{}\n", table.about);
+        }
+        text.push_str("\n| key | |\n|---|---|\n");
+        for key in table.keys {
+            let line = format!("{} = {}", key.name, key.value).replace('|', "\\|");
+            let unset = if key.is_unset { " *unset*" } else { "" };
+            let _ = writeln!(text, "| `{line}`{unset} | {} |", key.about.replace('|', "\\|"));
+        }
+    }
+    text
 }
 
 /// What stands in backticks is bold in roff.

@@ -358,12 +358,29 @@ pub enum KernelTls {
 /// `[cache]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cache {
+    /// Where compressed variants of files are kept, if at all. Absolute.
+    pub dir: Option<PathBuf>,
     /// Bytes of bodies and heads kept in RAM, all workers together.
     pub memory: u64,
     /// Larger files are never kept in RAM.
     pub max_file: u64,
     /// A changed file is seen after at most this long.
     pub revalidate: Duration,
+    /// Which variants are made.
+    pub encodings: Vec<Encoding>,
+    /// Smaller files are not compressed.
+    pub min_size: u64,
+}
+
+/// A content coding in which variants are made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Encoding {
+    /// br
+    Brotli,
+    /// zstd
+    Zstd,
+    /// gzip
+    Gzip,
 }
 
 /// `[[listen]]`

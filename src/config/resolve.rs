@@ -11,8 +11,8 @@ use super::file::{self, At, Quantity};
 use super::report::{Problem, Problems, Span, Text};
 use super::units::{self, Complaint};
 use super::{
-    AccessLog, Cache, Config, Environment, KernelTls, Level, Limits, Log, LogFormat, Server, Timeouts, Tls,
-    listeners, sites, suggest,
+    AccessLog, Cache, Config, Encoding, Environment, KernelTls, Level, Limits, Log, LogFormat, Server,
+    Timeouts, Tls, listeners, sites, suggest,
 };
 
 pub const KIB: u64 = 1 << 10;
@@ -251,16 +251,13 @@ impl Resolver<'_> {
     }
 
     fn cache(&mut self, table: &file::Cache) -> Cache {
-        const LATER: &str = "remove it: the cache of compressed variants comes with a later version";
-        let unbuilt = [
-            ("cache.dir", table.dir.as_ref().map(|key| &key.span)),
-            ("cache.precompress", table.precompress.as_ref().map(|key| &key.span)),
-            ("cache.encodings", table.encodings.as_ref().map(|key| &key.span)),
-            ("cache.min_size", table.min_size.as_ref().map(|key| &key.span)),
-        ];
-        for (name, span) in unbuilt {
-            span.into_iter().for_each(|span| self.unbuilt(name, span, LATER));
+        const LATER: &str = "remove it: the precompressor comes with a later version";
+        if let Some(key) = &table.precompress {
+            self.unbuilt("cache.precompress", &key.span, LATER);
         }
+        let dir = table.dir.as_ref().map(|dir| self.path(dir));
+        let encodings = self.encodings(&table.encodings);
+        let min_size = self.size(&table.min_size, 512, "cache.min_size", 0, u64::MAX);
         let memory = self.size(&table.memory, 256 * MIB, "cache.memory", 0, u64::MAX);
         let max_file = self.size(&table.max_file, MIB.min(memory), "cache.max_file", 0, u64::MAX);
         if let Some(written) = &table.max_file
@@ -270,7 +267,21 @@ impl Resolver<'_> {
             self.problems.at(&written.span, what, "raise `memory` or lower `max_file`");
         }
         let revalidate = self.time(&table.revalidate, 1, "cache.revalidate", Duration::ZERO, DEADLINE_MAX);
-        Cache { memory, max_file, revalidate }
+        Cache { dir, memory, max_file, revalidate, encodings, min_size }
+    }
+
+    fn encodings(&mut self, list: &Option<At<file::Strings>>) -> Vec<Encoding> {
+        const WORDS: [(&str, Encoding); 3] =
+            [("br", Encoding::Brotli), ("zstd", Encoding::Zstd), ("gzip", Encoding::Gzip)];
+        let Some(list) = list else { return WORDS.map(|(_, encoding)| encoding).to_vec() };
+        let mut encodings = Vec::new();
+        for word in &list.value {
+            let encoding = self.word(&Some(word.clone()), "cache.encodings", &WORDS, Encoding::Gzip);
+            if !encodings.contains(&encoding) {
+                encodings.push(encoding);
+            }
+        }
+        encodings
     }
 
     /// Reports a key whose feature does not exist yet.

@@ -15,13 +15,13 @@
 use std::rc::Rc;
 
 use super::auth::Admission;
-use super::entry::{Entry, File, Listing, Target};
+use super::entry::{Entry, File, Listing, Representation, Target};
 use super::errors::Refusal;
 use super::route::Site;
 use super::rules::{location, push_field, push_host, push_path, push_query};
 use super::{
     Answer, Credential, Files, Mounted, Peer, Plan, PlanBody, Question, auth, decide, errors, listing,
-    represent,
+    negotiate, represent,
 };
 use crate::http::accept::prefers_json;
 use crate::http::fields::Known;
@@ -121,9 +121,9 @@ fn respond(files: &mut Files, asked: &Asked<'_>, site: &Site, path: &mut Vec<u8>
     }
     let entry = entry(files, asked, site, path)?;
     match &entry.target {
-        Target::File(file) => serve(files, asked, site, file),
+        Target::File(file) => serve(files, asked, site, path, file),
         Target::Listing(listing) => Ok(list(files, asked.request, site, path, query, listing)),
-        Target::Directory => Ok(with_rule_fields(site, path, to_directory(path, query), None)),
+        Target::Directory => Ok(with_rule_fields(site, path, to_directory(path, query), &[])),
         Target::Refused(404) => fall_back(files, asked, site),
         Target::Refused(status) => Err(refused_entry(*status)),
     }
@@ -148,7 +148,7 @@ fn by_rules(
     }
     if let Some(redirect) = site.rules.redirect(path) {
         let to = location(&redirect.to, path, query, asked.request.host);
-        return Ok(Some(with_rule_fields(site, path, errors::redirect(redirect.status, &to), None)));
+        return Ok(Some(with_rule_fields(site, path, errors::redirect(redirect.status, &to), &[])));
     }
     authorize(files, asked, site, path)?;
     Ok(None)
@@ -189,22 +189,38 @@ fn refused_entry(status: u16) -> Halt {
 
 /// What a path leads to, as far as it is known.
 fn entry(files: &mut Files, asked: &Asked<'_>, site: &Site, path: &[u8]) -> Result<Rc<Entry>, Question> {
-    let looked_up =
-        asked.found.iter().find(|(question, _)| question.site == site.id && question.path == path);
-    if let Some((_, entry)) = looked_up {
+    // The last: it may have been looked up again for its plain form.
+    let mut found = asked.found.iter().rev();
+    if let Some((_, entry)) = found.find(|(question, _)| question.site == site.id && question.path == path) {
         return Ok(Rc::clone(entry));
     }
     match files.cache.fresh(site.id, path, asked.clock.now) {
         Some(entry) => Ok(Rc::clone(entry)),
-        None => Err(Question { site: site.id, path: path.to_vec() }),
+        None => Err(Question { site: site.id, path: path.to_vec(), plain: false }),
     }
 }
 
-fn serve(files: &Files, asked: &Asked<'_>, site: &Site, file: &File) -> Result<Plan, Halt> {
-    if let Some(path) = &file.path {
-        admit(files, asked, site, path)?;
+/// The form of the file at `path` for the client.
+fn form<'a>(
+    files: &mut Files,
+    asked: &Asked<'_>,
+    site: &Site,
+    path: &[u8],
+    file: &'a File,
+) -> Result<&'a Representation, Question> {
+    negotiate::choose(file, &asked.request.fields, &mut files.accepts).ok_or_else(|| Question {
+        site: site.id,
+        path: path.to_vec(),
+        plain: true,
+    })
+}
+
+fn serve(files: &mut Files, asked: &Asked<'_>, site: &Site, path: &[u8], file: &File) -> Result<Plan, Halt> {
+    if let Some(own) = &file.path {
+        admit(files, asked, site, own)?;
     }
-    Ok(decide::serve(asked.request, file, asked.clock.wall)?)
+    let form = form(files, asked, site, path, file)?;
+    Ok(decide::serve(asked.request, form, asked.clock.wall)?)
 }
 
 /// A page of a single-page application, which finds out itself what the path means.
@@ -213,7 +229,7 @@ fn fall_back(files: &mut Files, asked: &Asked<'_>, site: &Site) -> Result<Plan, 
     admit(files, asked, site, path)?;
     let entry = entry(files, asked, site, path)?;
     match &entry.target {
-        Target::File(file) => serve(files, asked, site, file),
+        Target::File(file) => serve(files, asked, site, path, file),
         Target::Refused(status @ 500..) => Err(refused_entry(*status)),
         _ => Err(Halt::refused(404)),
     }
@@ -229,7 +245,10 @@ fn error_page(
     let Some(path) = site.error_page(refusal.status) else { return Ok(refusal.page()) };
     let entry = entry(files, asked, site, path)?;
     match &entry.target {
-        Target::File(file) => Ok(decide::error_page(file, refusal)),
+        Target::File(file) => {
+            let form = form(files, asked, site, path, file)?;
+            Ok(decide::error_page(file, form, refusal))
+        }
         _ => Ok(refusal.page()),
     }
 }
@@ -303,7 +322,7 @@ fn push_path_and_query(into: &mut Vec<u8>, path: &[u8], query: Option<&[u8]>) {
 }
 
 /// With the fields of the path's rule; `vary` is what the answer depends on by itself.
-fn with_rule_fields(site: &Site, path: &[u8], mut plan: Plan, vary: Option<&str>) -> Plan {
+fn with_rule_fields(site: &Site, path: &[u8], mut plan: Plan, vary: &[&str]) -> Plan {
     let headers = site.rules.headers(path);
     if let Some(vary) = represent::vary(headers, vary) {
         push_field(&mut plan.extra, "Vary", vary.as_bytes());
@@ -315,7 +334,7 @@ fn with_rule_fields(site: &Site, path: &[u8], mut plan: Plan, vary: Option<&str>
 }
 
 fn list(
-    files: &Files,
+    files: &mut Files,
     request: &Request<'_>,
     site: &Site,
     path: &[u8],
@@ -324,13 +343,18 @@ fn list(
 ) -> Plan {
     let form = listing::Form { json: prefers_json(&request.fields), order: listing::Order::of(query) };
     let content_type = if form.json { "application/json" } else { "text/html; charset=utf-8" };
-    let bytes = names.rendered(form, &files.memory.budget.gauge, || listing::render(path, names, form));
+    let wanted = negotiate::cheap(&request.fields, &mut files.accepts);
+    let gauge = &files.memory.budget.gauge;
+    let (coding, bytes) = names.rendered(form, wanted, gauge, || listing::render(path, names, form));
     let length = bytes.len();
-    let mut extra = Vec::with_capacity(128);
+    let mut extra = Vec::with_capacity(160);
     push_field(&mut extra, "Content-Type", content_type.as_bytes());
     push_field(&mut extra, "Content-Length", itoa::Buffer::new().format(length).as_bytes());
-    let plan = Plan { extra, body: PlanBody::Memory(bytes, 0..length), ..Plan::empty(200) };
-    with_rule_fields(site, path, plan, Some("Accept"))
+    if let Some(coding) = coding {
+        push_field(&mut extra, "Content-Encoding", coding.name().as_bytes());
+    }
+    let plan = Plan { extra, coding, body: PlanBody::Memory(bytes, 0..length), ..Plan::empty(200) };
+    with_rule_fields(site, path, plan, &["Accept", "Accept-Encoding"])
 }
 
 #[cfg(test)]
@@ -552,7 +576,7 @@ mod tests {
         let mut bench = Bench::new(config::Site { listing: true, rules, ..site() }, &TREE);
         let page = bench.get("/e/?sort=size&order=desc", "Accept: text/html\r\n");
         assert!(page.content.contains("<a href=\"b%20c.txt\">b c.txt</a>"), "{}", page.content);
-        assert_eq!((page.field("Vary"), page.field("X-L")), ("Accept, Origin", "1"));
+        assert_eq!((page.field("Vary"), page.field("X-L")), ("Accept, Accept-Encoding, Origin", "1"));
         let json = bench.get("/e/", "Accept: application/json\r\n");
         assert_eq!(json.field("Content-Type"), "application/json");
         assert!(json.content.starts_with("{\"path\":\"/e/\""), "{}", json.content);

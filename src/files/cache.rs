@@ -27,6 +27,9 @@ const ENTRY_OVERHEAD: u64 = 640;
 /// The part of the memory that lookups may hold for bodies they are reading: one in this many.
 const READING_PART: u64 = 8;
 
+/// Half a second of decoding on a slow core.
+const DECODED_BYTES_MAX: u64 = 64 << 20;
+
 /// Small answers kept: at about 100 bytes of path each this is half a megabyte.
 const SMALL_MAX: usize = 4096;
 
@@ -83,6 +86,12 @@ impl Budget {
         }
         self.reserved.set(reserved);
         Some(Reservation { budget: Rc::clone(self), bytes })
+    }
+
+    /// The most that decoding a body may take, the coded bytes included: what lookups may hold, and not
+    /// so much that the helper thread is busy for long.
+    pub fn decoded_max(&self) -> u64 {
+        (self.limit / READING_PART).min(DECODED_BYTES_MAX)
     }
 
     /// What bodies and entries take.
@@ -445,7 +454,7 @@ mod tests {
     use std::cell::Cell as StdCell;
 
     use super::*;
-    use crate::files::entry::{File, Listing};
+    use crate::files::entry::{File, Listing, Origin};
     use crate::files::represent::{self, Piece};
     use crate::files::route::Sites;
     use crate::files::testing::{facts, site};
@@ -473,7 +482,7 @@ mod tests {
         }
 
         fn file(&self, body: Body) -> Rc<Entry> {
-            let piece = Piece::new(None, facts(), true, body);
+            let piece = Piece::new(None, Origin::Itself, facts(), true, body);
             let file: File = represent::file(self.sites.site(0), b"/a", None, vec![piece], 0);
             self.entry(Target::File(file))
         }
@@ -539,7 +548,7 @@ mod tests {
                 drop(reservation);
                 bench.insert(&format!("/{number}"), &entry);
                 let Target::File(file) = &entry.target else { panic!("a file") };
-                sending.push(file.identity().body.clone());
+                sending.push(file.representations[0].body.clone());
             }
         }
         assert!(bench.budget.gauge.held() <= 64 * 1024, "{}", bench.budget.gauge.held());

@@ -4,31 +4,27 @@
 //! has it: a client that accepts brotli and asks for a range gets a part of the brotli form, and its
 //! tag for If-Range. Browsers send `Accept-Encoding: identity` along with a range for that reason.
 
-use std::cmp::Reverse;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::SystemTime;
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::entry::{Body, Coding, File, Representation};
+use super::entry::{Body, File, Representation};
 use super::errors::Refusal;
 use super::rules::push_field;
 use super::{Plan, PlanBody};
-use crate::http::accept::{Codings, codings};
 use crate::http::conditions::{self, Outcome, Validators};
 use crate::http::date;
-use crate::http::fields::Fields;
 use crate::http::multipart::Multipart;
 use crate::http::range::{self, Ranges};
 use crate::http::request::Request;
 
-/// Answers a GET or HEAD with a file: 200, 206 or 304; or refuses with 412 or 416.
+/// Answers a GET or HEAD with a form of a file: 200, 206 or 304; or refuses with 412 or 416.
 ///
 /// # Errors
 /// Where a condition does not hold or a range is not there.
-pub fn serve(request: &Request<'_>, file: &File, wall: SystemTime) -> Result<Plan, Refusal> {
-    let form = choose(file, &request.fields);
+pub fn serve(request: &Request<'_>, form: &Representation, wall: SystemTime) -> Result<Plan, Refusal> {
     let validators = Validators {
         etag: Some(form.etag.as_bytes()),
         // As it is sent: a date before 1970 is not.
@@ -59,34 +55,18 @@ pub fn serve(request: &Request<'_>, file: &File, wall: SystemTime) -> Result<Pla
     Ok(whole(form))
 }
 
-/// A refusal with a file as its page: the file itself, without what is said of it as a resource.
-pub fn error_page(file: &File, refusal: &Refusal) -> Plan {
-    let form = file.identity();
-    let mut extra = Vec::with_capacity(128 + refusal.fields.len());
+/// A refusal with a form of a file as its page, without what is said of it as a resource.
+pub fn error_page(file: &File, form: &Representation, refusal: &Refusal) -> Plan {
+    let mut extra = Vec::with_capacity(192 + refusal.fields.len());
     extra.extend_from_slice(&form.fields[..form.length_end]);
+    if let Some(coding) = form.coding {
+        push_field(&mut extra, "Content-Encoding", coding.name().as_bytes());
+    }
+    if file.varies {
+        push_field(&mut extra, "Vary", b"Accept-Encoding");
+    }
     extra.extend_from_slice(&refusal.fields);
-    Plan { extra, body: body(form, 0..form.length), ..Plan::empty(refusal.status) }
-}
-
-/// The form most welcome to the client, of equally welcome ones the smallest. The file itself is
-/// sent where nothing is welcome, rather than a refusal that no client knows how to handle.
-fn choose<'a>(file: &'a File, fields: &Fields<'_>) -> &'a Representation {
-    if file.representations.len() == 1 {
-        return file.identity();
-    }
-    let codings = codings(fields);
-    let welcome = |form: &&Representation| (weight(&codings, form.coding), Reverse(form.length));
-    let acceptable = file.representations.iter().filter(|form| weight(&codings, form.coding) > 0);
-    acceptable.max_by_key(welcome).unwrap_or(file.identity())
-}
-
-fn weight(codings: &Codings, coding: Option<Coding>) -> u16 {
-    match coding {
-        None => codings.identity,
-        Some(Coding::Brotli) => codings.brotli,
-        Some(Coding::Zstd) => codings.zstd,
-        Some(Coding::Gzip) => codings.gzip,
-    }
+    Plan { extra, coding: form.coding, body: body(form, 0..form.length), ..Plan::empty(refusal.status) }
 }
 
 fn whole(form: &Representation) -> Plan {
@@ -177,7 +157,8 @@ mod tests {
             shown.fields,
             format!(
                 "Content-Type: text/plain; charset=utf-8\r\nContent-Length: 10\r\n\
-                 ETag: {}\r\nLast-Modified: {MODIFIED}\r\nAccept-Ranges: bytes\r\n",
+                 ETag: {}\r\nLast-Modified: {MODIFIED}\r\nAccept-Ranges: bytes\r\n\
+                 Vary: Accept-Encoding\r\n",
                 shown.field("ETag")
             )
         );
@@ -310,6 +291,7 @@ mod tests {
         assert_eq!(tags.len(), 3, "one for each form");
         let part = bench.get("/a.js", "Accept-Encoding: br\r\nRange: bytes=0-2\r\n");
         assert_eq!((part.status, part.content.as_str(), part.field("Content-Encoding")), (206, "bro", "br"));
-        assert_eq!(bench.get("/a.txt", "").field("Vary"), "");
+        assert_eq!(bench.get("/a.txt", "").field("Vary"), "Accept-Encoding", "it may have forms one day");
+        assert_eq!(bench.get("/large.bin", "").field("Vary"), "", "nobody compresses it");
     }
 }

@@ -4,7 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Instant;
 
+use super::compress;
 use super::listing::Form;
+use super::negotiate::Choices;
+use crate::config::Encoding;
 use crate::sys::bytes::{Bytes, Gauge};
 use crate::sys::fds::Descriptor;
 use crate::sys::file::{Facts, Name};
@@ -43,15 +46,15 @@ pub struct File {
     /// The decoded path of the file where it is not the one that was asked for: an index, or what a
     /// clean URL stands for. Rules about who may see it hold for this path too.
     pub path: Option<Box<[u8]>>,
-    /// The forms; the first is the file itself. Never empty.
+    /// The forms, never none. The first is the file itself, where the site has it or it was decoded.
     pub representations: Vec<Representation>,
-}
-
-impl File {
-    /// The file itself.
-    pub fn identity(&self) -> &Representation {
-        &self.representations[0]
-    }
+    /// Which of them goes to whom.
+    pub choices: Choices,
+    /// Whether the answer depends on Accept-Encoding: it does where there may be other forms one day.
+    pub varies: bool,
+    /// Whether the file itself can be had only from a coded form, and was found not to be: too large
+    /// or broken.
+    pub undecodable: bool,
 }
 
 /// One form of a file.
@@ -59,11 +62,15 @@ impl File {
 pub struct Representation {
     /// `None`: the file itself; else the content coding.
     pub coding: Option<Coding>,
+    /// Where it comes from.
+    pub origin: Origin,
     /// Facts of the file that holds this form.
     pub facts: Facts,
     /// Whether the last change was long enough before the look that a later one must show in the
     /// facts. File times are as coarse as the kernel's tick, or as seconds on other systems.
     pub settled: bool,
+    /// xxh3_128 of its bytes, where they were at hand.
+    pub hash: Option<u128>,
     /// The entity tag with its quotes.
     pub etag: Box<str>,
     /// Seconds since 1970 of Last-Modified; never later than the look.
@@ -78,7 +85,7 @@ pub struct Representation {
     pub length_end: usize,
     /// The fields of a 304 (RFC 9110 section 15.4.5).
     pub fields_not_modified: Rc<[u8]>,
-    /// Bytes.
+    /// Bytes. The file that holds them may be longer: a variant's has a footer.
     pub length: u64,
     /// Where the bytes are.
     pub body: Body,
@@ -93,8 +100,21 @@ impl Representation {
     }
 }
 
-/// A content coding (RFC 9110 section 8.4.1).
+/// Where a form of a file comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// It is the file of that name.
+    Itself,
+    /// A compressed file that the site ships.
+    Sidecar,
+    /// The cache directory.
+    Cache,
+    /// Decompressed from a sidecar, because the site ships nothing else.
+    Decoded,
+}
+
+/// A content coding (RFC 9110 section 8.4.1).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Coding {
     /// RFC 7932.
     Brotli,
@@ -107,6 +127,15 @@ pub enum Coding {
 impl Coding {
     /// All of them, in the order in which sidecars are looked for.
     pub const ALL: [Coding; 3] = [Coding::Brotli, Coding::Zstd, Coding::Gzip];
+
+    /// Of a configured encoding.
+    pub fn of(encoding: Encoding) -> Self {
+        match encoding {
+            Encoding::Brotli => Coding::Brotli,
+            Encoding::Zstd => Coding::Zstd,
+            Encoding::Gzip => Coding::Gzip,
+        }
+    }
 
     /// As Content-Encoding and Accept-Encoding name it.
     pub fn name(self) -> &'static str {
@@ -144,25 +173,51 @@ pub struct Listing {
     pub names: Vec<Name>,
     /// Whether there were more than are kept.
     pub truncated: bool,
-    rendered: RefCell<Option<(Form, Bytes)>>,
+    rendered: RefCell<Vec<Rendered>>,
 }
+
+/// A listing in a form and coding. `coding` is what was wanted; where compressing did not pay, the bytes
+/// are plain and `coded` is none.
+#[derive(Debug)]
+struct Rendered {
+    form: Form,
+    wanted: Option<Coding>,
+    coded: Option<Coding>,
+    bytes: Bytes,
+}
+
+/// Renderings kept of one listing: for one form, plain and in both cheap codings.
+const RENDERED_MAX: usize = 3;
 
 impl Listing {
     /// Of names put in order by [`super::listing::arrange`].
     pub fn new(names: Vec<Name>, truncated: bool) -> Self {
-        Self { names, truncated, rendered: RefCell::new(None) }
+        Self { names, truncated, rendered: RefCell::new(Vec::new()) }
     }
 
-    /// The listing in a form, as it is or rendered by `render`.
-    pub fn rendered(&self, form: Form, gauge: &Gauge, render: impl FnOnce() -> Vec<u8>) -> Bytes {
-        let mut rendered = self.rendered.borrow_mut();
-        match &*rendered {
-            Some((own, bytes)) if *own == form => bytes.clone(),
-            _ => {
-                let bytes = Bytes::new(render(), gauge);
-                *rendered = Some((form, bytes.clone()));
-                bytes
-            }
+    /// The listing in a form and, if that pays, a coding: as it is kept, or rendered by `render`.
+    pub fn rendered(
+        &self,
+        form: Form,
+        wanted: Option<Coding>,
+        gauge: &Gauge,
+        render: impl FnOnce() -> Vec<u8>,
+    ) -> (Option<Coding>, Bytes) {
+        let mut kept = self.rendered.borrow_mut();
+        if let Some(same) = kept.iter().find(|kept| kept.form == form && kept.wanted == wanted) {
+            return (same.coded, same.bytes.clone());
         }
+        let plain = render();
+        let coded = wanted.and_then(|coding| Some((coding, compress::cheaply(&plain, coding)?)));
+        let (coded, bytes) = match coded {
+            Some((coding, bytes)) => (Some(coding), bytes),
+            None => (None, plain),
+        };
+        let bytes = Bytes::new(bytes, gauge);
+        // The next client mostly chooses the same form.
+        kept.retain(|kept| kept.form == form);
+        kept.truncate(RENDERED_MAX - 1);
+        kept.push(Rendered { form, wanted, coded, bytes: bytes.clone() });
+        (coded, bytes)
     }
 }

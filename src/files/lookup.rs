@@ -5,11 +5,14 @@
 //! afterwards, so no exchange of files in between can mislead it.
 //!
 //! ```text
-//! /a      open a ── file ──────────────┬─ read ── sidecars a.br a.zst a.gz ── File
+//! /a      open a ── file ──────────────┬─ its forms ── File
 //!            │ missing or directory    │
+//!            ├─ a.br a.zst a.gz ───────┤
 //!            └─ clean_urls: open a.html┘ else ── Directory (301) or Refused
 //! /d/     open d/index.html … as above, else listing: open d ── list ── Listing, or Refused
 //! ```
+//!
+//! Which forms a file has is found out by [`super::forms`].
 //!
 //! A body read into RAM must be whole: as long as the file, whose facts must be the same after as
 //! before. The same facts as at an earlier look mean the same contents, so nothing is read again.
@@ -20,16 +23,17 @@ use std::collections::VecDeque;
 use std::ffi::CString;
 use std::rc::Rc;
 
-use super::cache::{Memory, Reservation};
-use super::entry::{Body, Coding, Entry, Listing, Target};
+use super::cache::Memory;
+use super::compress::Undecoded;
+use super::entry::{Coding, Entry, Listing, Target};
 use super::errors::status_of;
+use super::forms::{Forms, Found, Next};
 use super::listing;
-use super::represent::{self, Piece};
+use super::represent;
 use super::route::Site;
 use crate::http::date;
 use crate::ring::Clock;
 use crate::sys::Errno;
-use crate::sys::bytes::Bytes;
 use crate::sys::fds::Descriptor;
 use crate::sys::file::{Facts, Kind, Name, Symlinks};
 
@@ -40,26 +44,44 @@ const TRIES: u8 = 3;
 /// Names read of one directory. Beyond it a listing is of no use to a person, and takes long.
 const NAMES_MAX: usize = 10_000;
 
-/// A change older than this shows in the facts when it is followed by another. Two seconds is the
-/// coarsest time any file system keeps (FAT); NFS and ext3 have one second.
-const SETTLED_AFTER_SECONDS: i64 = 2;
+/// Where a path begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Beneath {
+    /// At the site's root.
+    Root,
+    /// At the site's directory of compressed variants.
+    Cache,
+}
 
 /// What the machine wants.
 #[derive(Debug)]
 pub enum Step {
-    /// Open this beneath the site's root, and take its facts: [`Fact::Opened`] or [`Fact::Refused`].
+    /// Open this, and take its facts: [`Fact::Opened`] or [`Fact::Refused`].
     Open {
-        /// Without leading slash; "." is the root itself.
+        /// Where the path begins.
+        beneath: Beneath,
+        /// Without leading slash; "." is where it begins.
         path: CString,
         /// How symlinks are treated.
         symlinks: Symlinks,
     },
-    /// Read the first `length` bytes, fewer if it ends before, then take its facts again.
+    /// Read `length` bytes from `offset` on, fewer if it ends before, then take its facts again.
     Contents {
         /// What was opened.
         file: Rc<Descriptor>,
+        /// The first byte's.
+        offset: u64,
         /// Never 0.
         length: usize,
+    },
+    /// Decode this, where that stalls nobody: [`super::compress::decode`], [`Fact::Decoded`].
+    Decode {
+        /// The coded bytes.
+        bytes: Vec<u8>,
+        /// How they are coded.
+        coding: Coding,
+        /// At most so many decoded bytes.
+        bytes_max: usize,
     },
     /// Read the names in a directory and what they lead to.
     List {
@@ -90,6 +112,8 @@ pub enum Fact {
         /// The facts as they were after the last byte had been read.
         facts_after: Facts,
     },
+    /// It was decoded, or not.
+    Decoded(Result<Vec<u8>, Undecoded>),
     /// It was listed.
     Listed {
         /// In no order.
@@ -99,25 +123,51 @@ pub enum Fact {
     },
 }
 
+/// What a lookup is given.
+#[derive(Debug)]
+pub struct Given {
+    /// The site.
+    pub site: Rc<Site>,
+    /// What may be kept in RAM.
+    pub memory: Memory,
+    /// Now.
+    pub clock: Clock,
+    /// What the path led to when it was last looked at.
+    pub previous: Option<Rc<Entry>>,
+    /// The variants that the site's cache directory may hold; `None`: it has none.
+    pub variants: Option<Variants>,
+    /// Whether a file that the site ships only compressed is to be decoded.
+    pub plain: bool,
+}
+
+/// Which variants the precompressor makes.
+#[derive(Clone, Debug)]
+pub struct Variants {
+    /// In these codings.
+    pub codings: Rc<[Coding]>,
+    /// Of files that have at least so many bytes.
+    pub size_min: u64,
+}
+
+impl Variants {
+    /// Whether a file may have such a variant.
+    pub fn may_have(&self, coding: Coding, source: &Facts) -> bool {
+        source.size >= self.size_min && self.codings.contains(&coding)
+    }
+}
+
 /// Finds out what one path leads to.
 #[derive(Debug)]
 pub struct Lookup {
-    site: Rc<Site>,
-    memory: Memory,
-    clock: Clock,
+    given: Given,
     /// As asked for.
     path: Vec<u8>,
-    previous: Option<Rc<Entry>>,
     state: State,
     /// Paths that may answer, best first, without the one being tried.
     candidates: VecDeque<Vec<u8>>,
     is_directory: bool,
     tries: u8,
     lasting: bool,
-    /// The file that answers.
-    found: Vec<u8>,
-    pieces: Vec<Piece>,
-    reused: usize,
 }
 
 /// What is being waited for.
@@ -126,10 +176,8 @@ enum State {
     Begin,
     /// A candidate to be opened.
     Candidate(Vec<u8>),
-    /// The file's bytes.
-    Contents(Reading),
-    /// The sidecar of the how-manieth coding to be opened.
-    Sidecar(usize),
+    /// The forms of the file that answers.
+    Forms(Box<Forms>),
     /// The directory to be opened.
     Directory,
     /// Its names.
@@ -137,41 +185,12 @@ enum State {
     Finished,
 }
 
-/// A file whose bytes are being read.
-#[derive(Debug)]
-struct Reading {
-    coding: Option<Coding>,
-    file: Rc<Descriptor>,
-    facts: Facts,
-    reservation: Reservation,
-}
-
 impl Lookup {
-    /// A lookup of `path`, decoded and normalised, beginning with a slash. `previous` is what it
-    /// led to when it was last looked at; `clock` is now.
-    pub fn new(
-        site: Rc<Site>,
-        memory: Memory,
-        path: Vec<u8>,
-        previous: Option<Rc<Entry>>,
-        clock: Clock,
-    ) -> Self {
-        let candidates = candidates(&site, &path);
-        Self {
-            site,
-            memory,
-            clock,
-            path,
-            previous,
-            state: State::Begin,
-            candidates,
-            is_directory: false,
-            tries: 0,
-            lasting: true,
-            found: Vec::new(),
-            pieces: Vec::new(),
-            reused: 0,
-        }
+    /// A lookup of `path`, decoded and normalised, beginning with a slash.
+    pub fn new(given: Given, path: Vec<u8>) -> Self {
+        let candidates = candidates(&given.site, &path);
+        let (state, is_directory, tries, lasting) = (State::Begin, false, 0, true);
+        Self { given, path, state, candidates, is_directory, tries, lasting }
     }
 
     /// Takes the fact that the last step asked for, and says what is wanted next.
@@ -180,21 +199,16 @@ impl Lookup {
             (State::Begin, Fact::Begin) => self.try_candidate(),
             (State::Candidate(path), Fact::Opened(file, facts)) => self.candidate_opened(path, file, facts),
             (State::Candidate(path), Fact::Refused(errno)) => self.candidate_refused(path, errno),
-            (State::Contents(reading), Fact::Contents { bytes, facts_after }) => {
-                self.contents_read(reading, bytes, facts_after)
+            (State::Forms(mut forms), fact) => {
+                let next = forms.next(&self.given, fact);
+                self.follow(forms, next)
             }
-            (State::Contents(reading), Fact::Refused(errno)) => match reading.coding {
-                None => self.refuse(status_of(errno)),
-                Some(coding) => self.try_sidecar(index_of(coding) + 1),
-            },
-            (State::Sidecar(index), Fact::Opened(file, facts)) => self.sidecar_opened(index, file, facts),
-            (State::Sidecar(index), Fact::Refused(_)) => self.try_sidecar(index + 1),
             (State::Directory, Fact::Opened(directory, facts)) => {
                 if facts.kind != Kind::Directory {
                     return self.refuse(404);
                 }
                 self.state = State::Names;
-                Step::List { directory, symlinks: self.site.symlinks, names_max: NAMES_MAX }
+                Step::List { directory, symlinks: self.given.site.symlinks, names_max: NAMES_MAX }
             }
             (State::Names, Fact::Listed { names, truncated }) => self.listed(names, truncated),
             (State::Directory | State::Names, Fact::Refused(errno)) => self.refuse(status_of(errno)),
@@ -208,7 +222,7 @@ impl Lookup {
             None if self.is_directory => self.finish(Target::Directory),
             // Without a listing, a directory without an index is nothing that can be served: 404,
             // which says less about the tree than 403, and lets a fallback answer.
-            None if self.site.listing && self.path.ends_with(b"/") => {
+            None if self.given.site.listing && self.path.ends_with(b"/") => {
                 self.state = State::Directory;
                 let path = self.path.clone();
                 self.step_open(&path)
@@ -230,7 +244,7 @@ impl Lookup {
         let relative = relative.strip_suffix(b"/").unwrap_or(relative);
         let relative = if relative.is_empty() { b"." } else { relative };
         match CString::new(relative) {
-            Ok(path) => Step::Open { path, symlinks: self.site.symlinks },
+            Ok(path) => Step::Open { beneath: Beneath::Root, path, symlinks: self.given.site.symlinks },
             // Decoding refuses NUL; an index or error page of the configuration might hold one.
             Err(_) => self.refuse(404),
         }
@@ -239,8 +253,8 @@ impl Lookup {
     fn candidate_opened(&mut self, path: Vec<u8>, file: Rc<Descriptor>, facts: Facts) -> Step {
         match facts.kind {
             Kind::File => {
-                self.found = path;
-                self.take(None, file, facts)
+                let (forms, next) = Forms::of_source(&self.given, path, file, facts);
+                self.follow(Box::new(forms), next)
             }
             Kind::Directory => {
                 self.is_directory |= path == self.path;
@@ -256,6 +270,11 @@ impl Lookup {
                 self.tries += 1;
                 self.open(path)
             }
+            // The site may ship it compressed only.
+            Errno::NOENT if represent::is_compressible(&path) => {
+                let (forms, next) = Forms::of_sidecars(&self.given, path);
+                self.follow(Box::new(forms), next)
+            }
             _ => match status_of(errno) {
                 404 => self.try_candidate(),
                 status => self.refuse(status),
@@ -263,140 +282,50 @@ impl Lookup {
         }
     }
 
-    /// Takes an open regular file as the representation in `coding`.
-    fn take(&mut self, coding: Option<Coding>, file: Rc<Descriptor>, facts: Facts) -> Step {
-        let wanted = facts.size <= self.memory.file_max;
-        if let Some(form) = self.unchanged(coding, &facts) {
-            // A body that had to stay in the file for want of memory may fit now.
-            let reservation = match form.body {
-                Body::File(_) if wanted => self.memory.budget.reserve(facts.size),
-                _ => None,
-            };
-            match reservation {
-                None => {
-                    let piece = Piece::again(form);
-                    self.reused += 1;
-                    return self.taken(piece);
+    /// Does what the forms of a file want.
+    fn follow(&mut self, mut forms: Box<Forms>, next: Next) -> Step {
+        match next {
+            Next::Ask(step) => {
+                self.state = State::Forms(forms);
+                step
+            }
+            Next::Done(found) if found.pieces.is_empty() => self.try_candidate(),
+            Next::Done(found) => self.finish_file(forms.path(), found),
+            Next::Refused(status) => self.refuse(status),
+            Next::Moved(file, facts) => {
+                self.tries += 1;
+                if self.tries < TRIES {
+                    // By name again: what a rename put in its place is whole.
+                    return self.open(forms.path().to_vec());
                 }
-                Some(reservation) => return self.read(coding, file, facts, Some(reservation)),
-            }
-        }
-        let reservation = if wanted { self.memory.budget.reserve(facts.size) } else { None };
-        self.read(coding, file, facts, reservation)
-    }
-
-    /// The representation of the last look, if nothing says that it changed.
-    fn unchanged(&self, coding: Option<Coding>, facts: &Facts) -> Option<&super::entry::Representation> {
-        let Target::File(file) = &self.previous.as_ref()?.target else { return None };
-        file.representations.iter().find(|form| form.coding == coding && form.settled && form.facts == *facts)
-    }
-
-    fn read(
-        &mut self,
-        coding: Option<Coding>,
-        file: Rc<Descriptor>,
-        facts: Facts,
-        reservation: Option<Reservation>,
-    ) -> Step {
-        let Some(reservation) = reservation else {
-            return self.taken(self.piece(coding, facts, Body::File(file)));
-        };
-        if facts.size == 0 {
-            let body = Body::Memory(Bytes::new(Vec::new(), &self.memory.budget.gauge));
-            return self.taken(self.piece(coding, facts, body));
-        }
-        let Ok(length) = usize::try_from(facts.size) else {
-            return self.taken(self.piece(coding, facts, Body::File(file)));
-        };
-        self.state = State::Contents(Reading { coding, file: Rc::clone(&file), facts, reservation });
-        Step::Contents { file, length }
-    }
-
-    fn contents_read(&mut self, reading: Reading, bytes: Vec<u8>, facts_after: Facts) -> Step {
-        let Reading { coding, file, facts, reservation } = reading;
-        if bytes.len() as u64 == facts.size && facts_after == facts {
-            let body = Body::Memory(Bytes::new(bytes, &self.memory.budget.gauge));
-            drop(reservation);
-            return self.taken(self.piece(coding, facts, body));
-        }
-        drop(reservation);
-        self.tries += 1;
-        match coding {
-            // By name again: what a rename put in its place is whole.
-            None if self.tries < TRIES => {
-                let path = std::mem::take(&mut self.found);
-                self.open(path)
-            }
-            // Sent from the file as it is now; should it change meanwhile, the response ends short.
-            None => {
+                // Sent from the file as it is now; should it change meanwhile, the response ends short.
                 self.lasting = false;
-                self.taken(self.piece(None, facts_after, Body::File(file)))
+                let next = forms.source_is(&self.given, file, facts);
+                self.follow(forms, next)
             }
-            Some(coding) => self.try_sidecar(index_of(coding) + 1),
         }
     }
 
-    fn piece(&self, coding: Option<Coding>, facts: Facts, body: Body) -> Piece {
-        // Every write sets this time too, and unlike the other nobody can set it at will.
-        let changed = facts.changed.seconds;
-        let settled = changed.saturating_add(SETTLED_AFTER_SECONDS) < seconds(&self.clock);
-        Piece::new(coding, facts, settled, body)
-    }
-
-    fn taken(&mut self, piece: Piece) -> Step {
-        let coding = piece.coding;
-        self.pieces.push(piece);
-        match coding {
-            // A sidecar of something that does not compress is a download of its own.
-            None if !represent::is_compressible(&self.found) => self.finish_file(),
-            None => self.try_sidecar(0),
-            Some(coding) => self.try_sidecar(index_of(coding) + 1),
-        }
-    }
-
-    fn try_sidecar(&mut self, index: usize) -> Step {
-        let Some(coding) = Coding::ALL.get(index) else { return self.finish_file() };
-        let path = [&self.found, coding.suffix().as_bytes()].concat();
-        let step = self.step_open(&path);
-        self.state = State::Sidecar(index);
-        step
-    }
-
-    fn sidecar_opened(&mut self, index: usize, file: Rc<Descriptor>, facts: Facts) -> Step {
-        let source = &self.pieces[0].facts;
-        let is_fresh = facts.modified >= source.modified;
-        let is_smaller = facts.size > 0 && facts.size < source.size;
-        if facts.kind == Kind::File && is_fresh && is_smaller {
-            self.take(Some(Coding::ALL[index]), file, facts)
-        } else {
-            self.try_sidecar(index + 1)
-        }
-    }
-
-    fn finish_file(&mut self) -> Step {
-        let own_path = if self.found == self.path { None } else { Some(&self.found) };
-        if let Some(previous) = &self.previous
+    fn finish_file(&mut self, path: &[u8], found: Found) -> Step {
+        let own_path = (path != self.path).then_some(path);
+        if let Some(previous) = &self.given.previous
             && let Target::File(file) = &previous.target
-            && file.representations.len() == self.pieces.len()
-            && self.reused == self.pieces.len()
-            && file.path.as_deref() == own_path.map(Vec::as_slice)
+            && file.representations.len() == found.pieces.len()
+            && found.reused == found.pieces.len()
+            && file.undecodable == found.undecodable
+            && file.path.as_deref() == own_path
         {
-            previous.checked.set(self.clock.now);
+            previous.checked.set(self.given.clock.now);
             return Step::Finished(Rc::clone(previous));
         }
-        let pieces = std::mem::take(&mut self.pieces);
-        let file = represent::file(
-            &self.site,
-            &self.path,
-            own_path.map(Vec::as_slice),
-            pieces,
-            seconds(&self.clock),
-        );
+        let now = date::seconds(self.given.clock.wall);
+        let mut file = represent::file(&self.given.site, &self.path, own_path, found.pieces, now);
+        file.undecodable = found.undecodable;
         self.finish(Target::File(file))
     }
 
     fn listed(&mut self, mut names: Vec<Name>, truncated: bool) -> Step {
-        listing::arrange(&mut names, self.site.hidden, self.path == b"/");
+        listing::arrange(&mut names, self.given.site.hidden, self.path == b"/");
         self.finish(Target::Listing(Listing::new(names, truncated)))
     }
 
@@ -407,7 +336,7 @@ impl Lookup {
 
     fn finish(&mut self, target: Target) -> Step {
         self.state = State::Finished;
-        let checked = std::cell::Cell::new(self.clock.now);
+        let checked = std::cell::Cell::new(self.given.clock.now);
         Step::Finished(Rc::new(Entry { checked, lasting: self.lasting, target }))
     }
 }
@@ -426,272 +355,6 @@ fn candidates(site: &Site, path: &[u8]) -> VecDeque<Vec<u8>> {
     candidates
 }
 
-fn index_of(coding: Coding) -> usize {
-    Coding::ALL.iter().position(|other| *other == coding).expect("ALL holds every coding")
-}
-
-fn seconds(clock: &Clock) -> i64 {
-    date::seconds(clock.wall)
-}
-
 #[cfg(test)]
-mod tests {
-    use std::time::{Duration, Instant, SystemTime};
-
-    use super::*;
-    use crate::config;
-    use crate::files::cache::Budget;
-    use crate::files::entry::{File, Representation};
-    use crate::files::route::Sites;
-    use crate::files::testing::{Node, Tree, facts, site};
-    use crate::sys::file::Stamp;
-
-    struct Bench {
-        tree: Tree,
-        site: Rc<Site>,
-        memory: Memory,
-        clock: Clock,
-    }
-
-    impl Bench {
-        fn new(site: config::Site, files: &[(&str, &str)]) -> Self {
-            let memory = Memory { budget: Budget::new(1 << 20), file_max: 1000 };
-            let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(2_000_000);
-            let clock = Clock { now: Instant::now(), wall };
-            Self { tree: Tree::of(files), site: Rc::clone(Sites::new(&[site]).site(0)), memory, clock }
-        }
-
-        fn look(&mut self, path: &str) -> Rc<Entry> {
-            self.again(path, None)
-        }
-
-        fn again(&mut self, path: &str, previous: Option<&Rc<Entry>>) -> Rc<Entry> {
-            self.tree.asked.clear();
-            let site = Rc::clone(&self.site);
-            let path = path.as_bytes().to_vec();
-            let lookup = Lookup::new(site, self.memory.clone(), path, previous.cloned(), self.clock);
-            self.tree.run(lookup)
-        }
-
-        fn target(&mut self, path: &str) -> String {
-            let entry = self.look(path);
-            match &entry.target {
-                Target::File(file) => {
-                    let own = file.path.as_deref().map(|path| String::from_utf8_lossy(path).into_owned());
-                    format!("file {}", own.unwrap_or_else(|| "itself".into()))
-                }
-                Target::Listing(listing) => {
-                    let names = listing.names.iter().map(|name| String::from_utf8_lossy(&name.name));
-                    format!("names {}", names.collect::<Vec<_>>().join(" "))
-                }
-                Target::Directory => "directory".into(),
-                Target::Refused(status) => format!("{status}{}", if entry.lasting { "" } else { " for now" }),
-            }
-        }
-    }
-
-    fn file(entry: &Entry) -> &File {
-        match &entry.target {
-            Target::File(file) => file,
-            other => panic!("a file, not {other:?}"),
-        }
-    }
-
-    fn bytes(form: &Representation) -> Option<&[u8]> {
-        match &form.body {
-            Body::Memory(bytes) => Some(bytes),
-            Body::File(_) => None,
-        }
-    }
-
-    #[test]
-    fn paths_lead_to_files_and_directories() {
-        let tree = [
-            ("index.html", "root"),
-            ("a.html", "a"),
-            ("d/index.html", "d"),
-            ("e/b.txt", "b"),
-            ("e/.x", "x"),
-            ("both/x", ""),
-            ("both.html", ""),
-            ("empty", ""),
-        ];
-        let plain = site();
-        let clean = config::Site { clean_urls: true, ..site() };
-        let listing = config::Site { listing: true, ..site() };
-        let check = |site: &config::Site, path: &str, expected: &str| {
-            assert_eq!(Bench::new(site.clone(), &tree).target(path), expected, "{path}");
-        };
-        check(&plain, "/", "file /index.html");
-        check(&plain, "/a.html", "file itself");
-        check(&plain, "/a", "404");
-        check(&plain, "/d", "directory");
-        check(&plain, "/d/", "file /d/index.html");
-        check(&plain, "/e/", "404");
-        check(&plain, "/e", "directory");
-        check(&plain, "/a.html/", "404");
-        check(&plain, "/a.html/x", "404");
-        check(&plain, "/empty", "file itself");
-        check(&clean, "/a", "file /a.html");
-        check(&clean, "/both", "file /both.html");
-        check(&clean, "/d", "directory");
-        check(&clean, "/none", "404");
-        check(&listing, "/e/", "names b.txt");
-        check(&listing, "/d/", "file /d/index.html");
-        check(&listing, "/a.html/", "404");
-        check(&listing, "/none/", "404");
-        check(&config::Site { hidden: true, ..listing.clone() }, "/e/", "names .x b.txt");
-    }
-
-    #[test]
-    fn refusals_have_their_status() {
-        let special = Facts { kind: Kind::Special, ..facts() };
-        for (node, expected) in [
-            (Node::Refuses(Errno::ACCESS), "403"),
-            (Node::Refuses(Errno::PERM), "403"),
-            (Node::Refuses(Errno::NOENT), "404"),
-            (Node::Refuses(Errno::LOOP), "404"),
-            (Node::Refuses(Errno::XDEV), "404"),
-            (Node::Refuses(Errno::NXIO), "404"),
-            (Node::Refuses(Errno::NAMETOOLONG), "404"),
-            (Node::Refuses(Errno::MFILE), "503 for now"),
-            (Node::Refuses(Errno::AGAIN), "503 for now"),
-            (Node::Refuses(Errno::IO), "500 for now"),
-            (Node::Other(special), "404"),
-        ] {
-            let mut bench = Bench::new(site(), &[]);
-            bench.tree.put_node("x", node);
-            assert_eq!(bench.target("/x"), expected, "{expected}");
-        }
-    }
-
-    #[test]
-    fn small_files_are_read_once() {
-        let mut bench = Bench::new(site(), &[("a.png", "picture"), ("empty", "")]);
-        let entry = bench.look("/a.png");
-        assert_eq!(bench.tree.asked, ["open a.png", "read a.png"]);
-        let form = file(&entry).identity();
-        assert_eq!((bytes(form), form.length), (Some(b"picture".as_slice()), 7));
-        assert_eq!(
-            String::from_utf8_lossy(&form.fields[..form.length_end]),
-            "Content-Type: image/png\r\nContent-Length: 7\r\n"
-        );
-        bench.clock.now += Duration::from_secs(5);
-        let again = bench.again("/a.png", Some(&entry));
-        assert_eq!(bench.tree.asked, ["open a.png"]);
-        assert!(Rc::ptr_eq(&entry, &again) && entry.checked.get() == bench.clock.now);
-
-        bench.tree.put("a.png", "another");
-        let changed = bench.again("/a.png", Some(&entry));
-        assert_eq!(bytes(file(&changed).identity()), Some(b"another".as_slice()));
-        bench.tree.remove("a.png");
-        assert!(matches!(bench.again("/a.png", Some(&changed)).target, Target::Refused(404)));
-        let entry = bench.look("/empty");
-        assert_eq!(bytes(file(&entry).identity()), Some(b"".as_slice()));
-        assert_eq!(bench.tree.asked, ["open empty"]);
-    }
-
-    #[test]
-    fn a_young_file_is_read_again() {
-        let mut bench = Bench::new(site(), &[("a.png", "one")]);
-        bench.tree.facts_mut("a.png").changed = Stamp { seconds: 1_999_999, nanoseconds: 0 };
-        let entry = bench.look("/a.png");
-        assert!(!file(&entry).identity().settled);
-        let again = bench.again("/a.png", Some(&entry));
-        assert_eq!(bench.tree.asked, ["open a.png", "read a.png"]);
-        bench.clock.wall += Duration::from_secs(3);
-        let settled = bench.again("/a.png", Some(&again));
-        assert!(file(&settled).identity().settled);
-        assert_eq!(file(&settled).identity().etag, file(&entry).identity().etag, "the same contents");
-    }
-
-    #[test]
-    fn large_files_stay_files_and_small_ones_when_memory_is_short() {
-        let large = "x".repeat(1001);
-        let mut bench = Bench::new(site(), &[("l.iso", &large), ("s.png", "small")]);
-        let entry = bench.look("/l.iso");
-        assert_eq!(bench.tree.asked, ["open l.iso"]);
-        let form = file(&entry).identity();
-        assert_eq!((bytes(form), form.length), (None, 1001));
-        assert!(Rc::ptr_eq(&bench.again("/l.iso", Some(&entry)), &entry));
-        let huge = Facts { size: 5 << 32, ..facts() };
-        bench.tree.put_node("huge", Node::File(Vec::new(), huge));
-        assert_eq!(file(&bench.look("/huge")).identity().length, 5 << 32);
-
-        bench.tree.facts_mut("l.iso").changed = Stamp { seconds: 1_999_999, nanoseconds: 0 };
-        let entry = bench.look("/l.iso");
-        assert!(file(&entry).identity().etag.starts_with("W/"), "it may change without a trace");
-
-        let all = bench.memory.budget.reserve(1 << 20).expect("all memory");
-        let entry = bench.look("/s.png");
-        assert_eq!(bytes(file(&entry).identity()), None);
-        assert!(Rc::ptr_eq(&bench.again("/s.png", Some(&entry)), &entry));
-        drop(all);
-        let entry = bench.again("/s.png", Some(&entry));
-        assert_eq!(bytes(file(&entry).identity()), Some(b"small".as_slice()), "there is memory again");
-    }
-
-    #[test]
-    fn a_file_that_changes_while_it_is_read_is_read_again_and_never_mixed() {
-        let mut bench = Bench::new(site(), &[("a.png", "before")]);
-        bench.tree.after_read = Some(|tree, path| {
-            tree.after_read = None;
-            tree.put(path, "after!");
-        });
-        let entry = bench.look("/a.png");
-        assert_eq!(bytes(file(&entry).identity()), Some(b"after!".as_slice()));
-        assert!(entry.lasting);
-
-        bench.tree.after_read = Some(|tree, path| tree.facts_mut(path).size += 1);
-        let entry = bench.look("/a.png");
-        assert_eq!(bytes(file(&entry).identity()), None, "sent from the file as it grows");
-        assert!(!entry.lasting);
-        assert_eq!(bench.tree.asked.len(), 2 * usize::from(TRIES));
-    }
-
-    #[test]
-    fn sidecars_are_taken_when_they_help() {
-        let source = "let x = 1;".repeat(9);
-        let mut bench = Bench::new(
-            site(),
-            &[
-                ("a.js", &source),
-                ("a.js.br", "br"),
-                ("a.js.gz", "gzip"),
-                ("a.js.zst", &source),
-                ("b.zip", "z"),
-            ],
-        );
-        let entry = bench.look("/a.js");
-        let codings: Vec<_> = file(&entry).representations.iter().map(|form| form.coding).collect();
-        assert_eq!(codings, [None, Some(Coding::Brotli), Some(Coding::Gzip)], "zstd is not smaller");
-        for form in &file(&entry).representations {
-            assert!(String::from_utf8_lossy(&form.fields).contains("Vary: Accept-Encoding\r\n"));
-            assert!(String::from_utf8_lossy(&form.fields_not_modified).contains("Vary: Accept-Encoding\r\n"));
-        }
-        assert_ne!(file(&entry).representations[0].etag, file(&entry).representations[1].etag);
-        assert!(Rc::ptr_eq(&bench.again("/a.js", Some(&entry)), &entry), "nothing changed");
-        assert!(!bench.tree.asked.iter().any(|asked| asked.starts_with("read")));
-
-        bench.tree.facts_mut("a.js.br").modified.seconds -= 1;
-        let entry = bench.again("/a.js", Some(&entry));
-        let codings: Vec<_> = file(&entry).representations.iter().map(|form| form.coding).collect();
-        assert_eq!(codings, [None, Some(Coding::Gzip)], "older than its source");
-        bench.tree.remove("a.js.gz");
-        let entry = bench.again("/a.js", Some(&entry));
-        assert!(!String::from_utf8_lossy(&file(&entry).identity().fields).contains("Vary"));
-        bench.look("/b.zip");
-        assert_eq!(bench.tree.asked, ["open b.zip", "read b.zip"], "what is compressed has no sidecars");
-    }
-
-    #[test]
-    fn an_index_that_comes_later_is_seen() {
-        let two = config::Site { index: vec!["index.html".into(), "index.htm".into()], ..site() };
-        let mut bench = Bench::new(two, &[("d/index.htm", "old")]);
-        let entry = bench.look("/d/");
-        assert_eq!(file(&entry).path.as_deref(), Some(b"/d/index.htm".as_slice()));
-        bench.tree.put("d/index.html", "new");
-        let entry = bench.again("/d/", Some(&entry));
-        assert_eq!(file(&entry).path.as_deref(), Some(b"/d/index.html".as_slice()));
-    }
-}
+#[path = "lookup_tests.rs"]
+mod tests;

@@ -17,11 +17,14 @@
 mod answer;
 pub mod auth;
 pub mod cache;
+pub mod compress;
 pub mod decide;
 pub mod entry;
 pub mod errors;
+mod forms;
 pub mod listing;
 pub mod lookup;
+pub mod negotiate;
 pub mod represent;
 pub mod route;
 pub mod rules;
@@ -34,6 +37,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use crate::config::Config;
+use crate::http::accept::Memo;
 use crate::http::request::Request;
 use crate::ring::Clock;
 use crate::sys::bytes::Bytes;
@@ -43,7 +47,7 @@ use answer::Asked;
 use auth::Verdicts;
 use cache::{Budget, Cache, Memory};
 use entry::{Coding, Entry, SiteId};
-use lookup::Lookup;
+use lookup::{Given, Lookup, Variants};
 use route::Sites;
 
 /// What is to be sent in answer to a request, decided.
@@ -128,6 +132,9 @@ pub struct Question {
     pub site: SiteId,
     /// Decoded, normalised, beginning with a slash.
     pub path: Vec<u8>,
+    /// Whether the file itself is needed even where the site ships only a compressed one: that one is
+    /// decoded then.
+    pub plain: bool,
 }
 
 /// A password to verify.
@@ -171,6 +178,8 @@ pub struct Files {
     memory: Memory,
     cache: Cache,
     verdicts: Verdicts,
+    accepts: Memo,
+    variants: Variants,
     /// Paths are decoded in here.
     path: Vec<u8>,
 }
@@ -182,12 +191,15 @@ impl Files {
         let budget = Budget::new(share.memory);
         // No file may crowd out all others, nor be read for each request because it fits nowhere.
         let file_max = config.cache.max_file.min(share.memory / 4);
+        let codings = config.cache.encodings.iter().map(|encoding| Coding::of(*encoding)).collect();
         let seed = secret.first_chunk().map_or(0, |start| u64::from_le_bytes(*start));
         Self {
             sites: Sites::new(&config.sites),
             memory: Memory { budget: Rc::clone(&budget), file_max },
             cache: Cache::new(budget, config.cache.revalidate, share.descriptors, seed),
             verdicts: Verdicts::new(&secret),
+            accepts: Memo::default(),
+            variants: Variants { codings, size_min: config.cache.min_size },
             path: Vec::new(),
         }
     }
@@ -207,11 +219,18 @@ impl Files {
         answer
     }
 
-    /// The machine that finds out what a question asks.
-    pub fn lookup(&self, question: &Question, clock: Clock) -> Lookup {
-        let previous = self.cache.peek(question.site, &question.path).map(Rc::clone);
-        let site = Rc::clone(self.sites.site(question.site));
-        Lookup::new(site, self.memory.clone(), question.path.clone(), previous, clock)
+    /// The machine that finds out what a question asks. `cache`: the site's directory of variants is
+    /// there.
+    pub fn lookup(&self, question: &Question, clock: Clock, cache: bool) -> Lookup {
+        let given = Given {
+            site: Rc::clone(self.sites.site(question.site)),
+            memory: self.memory.clone(),
+            clock,
+            previous: self.cache.peek(question.site, &question.path).map(Rc::clone),
+            variants: cache.then(|| self.variants.clone()),
+            plain: question.plain,
+        };
+        Lookup::new(given, question.path.clone())
     }
 
     /// Keeps what a lookup found.
@@ -292,7 +311,7 @@ mod tests {
                 match happening {
                     Happening::Replaced(path, version) => {
                         let path = PATHS[path];
-                        bench.tree.put(path, &contents(path, version));
+                        bench.tree.put(path, contents(path, version));
                         bench.tree.facts_mut(path).changed.seconds = seconds;
                         past.entry(path).or_default().push((elapsed, Some(contents(path, version))));
                     }

@@ -5,9 +5,11 @@ use std::rc::Rc;
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::entry::{Body, Coding, File, Representation};
+use super::entry::{Body, Coding, File, Origin, Representation};
+use super::negotiate::Choices;
 use super::route::Site;
 use super::rules::{Headers, push_field};
+use super::variants::Footer;
 use crate::http::{date, media_types};
 use crate::sys::file::Facts;
 
@@ -16,39 +18,61 @@ use crate::sys::file::Facts;
 pub struct Piece {
     /// `None`: the file itself.
     pub coding: Option<Coding>,
+    /// Where it comes from.
+    pub origin: Origin,
     /// Facts of the file that holds it.
     pub facts: Facts,
-    settled: bool,
+    /// Whether a later change must show in the facts.
+    pub settled: bool,
+    /// xxh3_128 of its bytes, where they were at hand.
+    pub hash: Option<u128>,
+    /// Bytes.
+    pub length: u64,
+    /// Where the bytes are.
+    pub body: Body,
     etag: Box<str>,
-    body: Body,
 }
 
 impl Piece {
-    /// A form that was looked at just now.
-    pub fn new(coding: Option<Coding>, facts: Facts, settled: bool, body: Body) -> Self {
-        let etag = etag(&facts, settled, &body);
-        Self { coding, facts, settled, etag, body }
+    /// A file that was looked at just now.
+    pub fn new(coding: Option<Coding>, origin: Origin, facts: Facts, settled: bool, body: Body) -> Self {
+        let (hash, length) = match &body {
+            Body::Memory(bytes) => (Some(xxh3_128(bytes)), bytes.len() as u64),
+            Body::File(_) => (None, facts.size),
+        };
+        let etag = etag(&facts, settled, hash);
+        Self { coding, origin, facts, settled, hash, length, body, etag }
+    }
+
+    /// A variant whose footer was found to be right. Nobody changes a variant, so it is settled.
+    pub fn variant(coding: Coding, facts: Facts, footer: &Footer, body: Body) -> Self {
+        let hash = Some(footer.coded_hash);
+        let (coding, origin, length) = (Some(coding), Origin::Cache, footer.coded_length);
+        Self { coding, origin, facts, settled: true, hash, length, body, etag: etag(&facts, true, hash) }
     }
 
     /// A form that is as it was.
     pub fn again(form: &Representation) -> Self {
         Self {
             coding: form.coding,
+            origin: form.origin,
             facts: form.facts,
             settled: form.settled,
-            etag: form.etag.clone(),
+            hash: form.hash,
+            length: form.length,
             body: form.body.clone(),
+            etag: form.etag.clone(),
         }
     }
 }
 
-/// Different for each form of a file. From the contents where they are at hand, so that replicas
-/// agree and a deploy that resets all times does no harm; else from what changes with them, weak while
-/// they may still change without that (RFC 9110 section 8.8.1).
-fn etag(facts: &Facts, settled: bool, body: &Body) -> Box<str> {
-    match body {
-        Body::Memory(bytes) => format!("\"{:032x}\"", xxh3_128(bytes)),
-        Body::File(_) => {
+/// Different for each form of a file. From the contents where they are known, so that replicas agree
+/// and a deploy that resets all times does no harm; else from what changes with them, weak while they
+/// may still change without that (RFC 9110 section 8.8.1).
+fn etag(facts: &Facts, settled: bool, hash: Option<u128>) -> Box<str> {
+    match hash {
+        Some(hash) => format!("\"{hash:032x}\""),
+        None => {
             let (weak, modified) = (if settled { "" } else { "W/" }, &facts.modified);
             let (seconds, nanoseconds) = (modified.seconds, modified.nanoseconds);
             format!("{weak}\"{:x}-{seconds:x}.{nanoseconds:x}-{:x}\"", facts.size, facts.inode)
@@ -83,7 +107,8 @@ const COMPRESSIBLE: [&str; 11] = [
 ];
 
 /// Puts the forms of a file together. `asked` is the path of the request, `own_path` that of the
-/// file where it is another; the first piece is the file itself; `now` is in seconds since 1970.
+/// file where it is another; the first piece is the file itself, if that is there; `now` is in seconds
+/// since 1970.
 ///
 /// A rule's fields are looked for by the path asked for, then by the file's, so that `*.html` also
 /// holds for the index of `/`.
@@ -93,25 +118,28 @@ pub fn file(site: &Site, asked: &[u8], own_path: Option<&[u8]>, pieces: Vec<Piec
     let own_type = headers.and_then(|headers| headers.content_type.as_deref());
     let guessed = media_types::of(path);
     let content_type = own_type.unwrap_or(&guessed);
-    let vary = vary(headers, (pieces.len() > 1).then_some("Accept-Encoding"));
+    // Also where there is one form only: a cache that keeps it must not give it to others later.
+    let varies = pieces.len() > 1 || is_compressible(path);
+    let vary = vary(headers, if varies { &["Accept-Encoding"] } else { &[] });
     let modified = pieces.first().map_or(0, |piece| piece.facts.modified.seconds);
-    let representations = pieces
+    let representations: Vec<_> = pieces
         .into_iter()
         .map(|piece| represent(piece, content_type, modified.min(now), vary.as_deref(), headers))
         .collect();
-    File { path: own_path.map(Into::into), representations }
+    let choices = Choices::among(&representations);
+    File { path: own_path.map(Into::into), representations, choices, varies, undecodable: false }
 }
 
-/// What the answer depends on besides the path (RFC 9110 section 12.5.5): the field that is `ours`,
+/// What the answer depends on besides the path (RFC 9110 section 12.5.5): the fields that are `ours`,
 /// and what a rule says.
-pub fn vary(headers: Option<&Headers>, ours: Option<&str>) -> Option<String> {
+pub fn vary(headers: Option<&Headers>, ours: &[&str]) -> Option<String> {
     let theirs = headers.map_or(&[][..], |headers| &headers.vary);
     let says = |ours: &str| {
         let mut names = theirs.iter().flat_map(|value| value.split(',')).map(str::trim);
         names.any(|name| name == "*" || name.eq_ignore_ascii_case(ours))
     };
-    let ours = ours.filter(|ours| !says(ours));
-    let values: Vec<&str> = ours.into_iter().chain(theirs.iter().map(String::as_str)).collect();
+    let ours = ours.iter().copied().filter(|ours| !says(ours));
+    let values: Vec<&str> = ours.chain(theirs.iter().map(String::as_str)).collect();
     (!values.is_empty()).then(|| values.join(", "))
 }
 
@@ -122,11 +150,7 @@ fn represent(
     vary: Option<&str>,
     headers: Option<&Headers>,
 ) -> Representation {
-    let Piece { coding, facts, settled, etag, body } = piece;
-    let length = match &body {
-        Body::Memory(bytes) => bytes.len() as u64,
-        Body::File(_) => facts.size,
-    };
+    let Piece { coding, origin, facts, settled, hash, length, body, etag } = piece;
     let mut fields = Vec::with_capacity(256);
     push_field(&mut fields, "Content-Type", content_type.as_bytes());
     let type_end = fields.len();
@@ -155,8 +179,10 @@ fn represent(
     }
     Representation {
         coding,
+        origin,
         facts,
         settled,
+        hash,
         etag,
         last_modified,
         fields: fields.into(),

@@ -5,8 +5,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::entry::Entry;
-use super::lookup::{Fact, Lookup, Step};
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::compress;
+use super::entry::{Coding, Entry};
+use super::lookup::{Beneath, Fact, Lookup, Step};
+use super::variants::{Fingerprint, Footer};
 use super::{Answer, Files, Peer, Plan, PlanBody, Share};
 use crate::config::{self, Config};
 use crate::http::fields::Fields;
@@ -83,7 +87,14 @@ pub fn config(sites: Vec<config::Site>) -> Config {
             lenient_line_ends: false,
         },
         tls: config::Tls { kernel: config::KernelTls::Off, tickets: None, ticket_keys: Vec::new() },
-        cache: config::Cache { memory: 1 << 20, max_file: 1000, revalidate: Duration::from_secs(1) },
+        cache: config::Cache {
+            dir: None,
+            memory: 1 << 20,
+            max_file: 1000,
+            revalidate: Duration::from_secs(1),
+            encodings: vec![config::Encoding::Brotli, config::Encoding::Zstd, config::Encoding::Gzip],
+            min_size: 20,
+        },
         listen: Vec::new(),
         sites,
         warnings: Vec::new(),
@@ -106,6 +117,8 @@ pub struct Bench {
     pub right: bool,
     /// Passwords that had to be verified.
     pub verified: u32,
+    /// Whether the site's directory of variants is there.
+    pub has_cache: bool,
 }
 
 #[cfg(test)]
@@ -121,6 +134,7 @@ impl Bench {
             host: "h",
             right: false,
             verified: 0,
+            has_cache: false,
         }
     }
 
@@ -149,7 +163,7 @@ impl Bench {
             match self.files.answer(&request, &self.peer, self.clock, &found) {
                 Answer::Ready(plan) => return plan,
                 Answer::Lookup(question) => {
-                    let lookup = self.files.lookup(&question, self.clock);
+                    let lookup = self.files.lookup(&question, self.clock, self.has_cache);
                     let entry = self.tree.run(lookup);
                     self.files.found(&question, &entry);
                     assert!(!found.iter().any(|(known, _)| *known == question), "asked twice");
@@ -251,6 +265,9 @@ pub enum Node {
     Refuses(Errno),
 }
 
+/// What paths in the cache directory begin with here.
+pub const CACHE: &str = "cache:";
+
 /// A tree beneath a root.
 #[derive(Default)]
 pub struct Tree {
@@ -276,8 +293,29 @@ impl Tree {
         tree
     }
 
+    /// Puts a variant of a file where the precompressor would.
+    pub fn put_variant(&mut self, path: &str, coding: Coding, coded: &[u8]) -> String {
+        let Some(Node::File(contents, facts)) = self.nodes.get(path) else { panic!("{path} is there") };
+        let print = Fingerprint::of(facts);
+        let footer = Footer {
+            coded_length: coded.len() as u64,
+            source_hash: xxh3_128(contents),
+            coded_hash: xxh3_128(coded),
+        };
+        let name = format!("{CACHE}{}", print.path(coding));
+        self.put(&name, [coded, &footer.encode(&print, coding)].concat());
+        name
+    }
+
+    /// Writes over a file and leaves its facts as they were.
+    pub fn falsify(&mut self, path: &str, change: impl FnOnce(&mut Vec<u8>)) {
+        let Some(Node::File(contents, _)) = self.nodes.get_mut(path) else { panic!("{path} is there") };
+        change(contents);
+    }
+
     /// Puts a new inode in a place, and directories above it.
-    pub fn put(&mut self, path: &str, contents: &str) {
+    pub fn put(&mut self, path: &str, contents: impl AsRef<[u8]>) {
+        let contents = contents.as_ref();
         self.inodes += 1;
         let base = Facts { inode: self.inodes, ..facts() };
         for (end, _) in path.match_indices('/') {
@@ -286,7 +324,7 @@ impl Tree {
         }
         if !path.ends_with('/') {
             let facts = Facts { size: contents.len() as u64, ..base };
-            self.nodes.insert(path.into(), Node::File(contents.into(), facts));
+            self.nodes.insert(path.into(), Node::File(contents.to_vec(), facts));
         }
     }
 
@@ -323,8 +361,18 @@ impl Tree {
         for _ in 0..100 {
             fact = match lookup.next(fact) {
                 Step::Finished(entry) => return entry,
-                Step::Open { path, .. } => self.open(path.to_str().expect("UTF-8 paths in tests")),
-                Step::Contents { file, length } => self.read(&file, length),
+                Step::Open { beneath, path, .. } => {
+                    let path = path.to_str().expect("UTF-8 paths in tests");
+                    match beneath {
+                        Beneath::Root => self.open(path),
+                        Beneath::Cache => self.open(&format!("{CACHE}{path}")),
+                    }
+                }
+                Step::Contents { file, offset, length } => self.read(&file, offset, length),
+                Step::Decode { bytes, coding, bytes_max } => {
+                    self.asked.push(format!("decode {}", coding.name()));
+                    Fact::Decoded(compress::decode(&bytes, coding, bytes_max))
+                }
                 Step::List { directory, .. } => self.list(&directory),
             };
         }
@@ -352,11 +400,12 @@ impl Tree {
         path.clone()
     }
 
-    fn read(&mut self, file: &Rc<Descriptor>, length: usize) -> Fact {
+    fn read(&mut self, file: &Rc<Descriptor>, offset: u64, length: usize) -> Fact {
         let path = self.path_of(file);
         self.asked.push(format!("read {path}"));
         let Some(Node::File(contents, _)) = self.nodes.get(&path) else { return Fact::Refused(Errno::IO) };
-        let bytes = contents[..length.min(contents.len())].to_vec();
+        let rest = &contents[contents.len().min(offset as usize)..];
+        let bytes = rest[..length.min(rest.len())].to_vec();
         if let Some(change) = self.after_read {
             change(self, &path);
         }

@@ -25,14 +25,86 @@ impl Codings {
     pub const PLAIN: Codings = Codings { brotli: 0, zstd: 0, gzip: 0, identity: 1 };
 }
 
+/// What a request accepts, in the form in which it can be looked up in a table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Accepted {
+    /// These codings, one as welcome as the other and each more than none: a sum of [`BROTLI`],
+    /// [`ZSTD`] and [`GZIP`]. What nearly every client says.
+    Alike(u8),
+    /// Some more than others.
+    Weighted(Codings),
+}
+
+/// The bit of br in [`Accepted::Alike`].
+pub const BROTLI: u8 = 1;
+/// The bit of zstd.
+pub const ZSTD: u8 = 2;
+/// The bit of gzip.
+pub const GZIP: u8 = 4;
+
+impl Codings {
+    fn accepted(self) -> Accepted {
+        let weights = [(self.brotli, BROTLI), (self.zstd, ZSTD), (self.gzip, GZIP)];
+        let welcome = weights.into_iter().filter(|(weight, _)| *weight > 0);
+        let most = welcome.clone().map(|(weight, _)| weight).max();
+        // Where no coding is acceptable it does not matter whether none at all is: see `PLAIN`.
+        let Some(most) = most else { return Accepted::Alike(0) };
+        if self.identity < most && welcome.clone().all(|(weight, _)| weight == most) {
+            Accepted::Alike(welcome.map(|(_, bit)| bit).sum())
+        } else {
+            Accepted::Weighted(self)
+        }
+    }
+}
+
+/// Remembers what values of Accept-Encoding mean: the clients of the world send some dozens of them.
+#[derive(Debug, Default)]
+pub struct Memo {
+    slots: [Remembered; 8],
+}
+
+/// The longest value remembered; browsers send 23 bytes.
+const REMEMBERED_BYTES_MAX: usize = 60;
+
+#[derive(Debug)]
+struct Remembered {
+    length: u8,
+    value: [u8; REMEMBERED_BYTES_MAX],
+    accepted: Accepted,
+}
+
+impl Default for Remembered {
+    /// What the empty value means.
+    fn default() -> Self {
+        let accepted = Codings::PLAIN.accepted();
+        Self { length: 0, value: [0; REMEMBERED_BYTES_MAX], accepted }
+    }
+}
+
+impl Memo {
+    /// What a request accepts.
+    pub fn accepted(&mut self, fields: &Fields) -> Accepted {
+        let Some(value) = fields.only(Known::AcceptEncoding).filter(|it| it.len() <= REMEMBERED_BYTES_MAX)
+        else {
+            return codings(fields).accepted();
+        };
+        // One place for each value, whoever had it before: enough of a hash for what clients send.
+        let mix = value.iter().step_by(7).fold(value.len(), |sum, byte| sum * 5 + usize::from(*byte));
+        let slot = &mut self.slots[mix % 8];
+        let known = slot.value.get(..usize::from(slot.length)).unwrap_or_default();
+        if known != value {
+            slot.accepted = codings(fields).accepted();
+            slot.length = value.len() as u8;
+            slot.value[..value.len()].copy_from_slice(value);
+        }
+        slot.accepted
+    }
+}
+
 /// The codings a request accepts.
 pub fn codings(fields: &Fields) -> Codings {
-    let Some(first) = fields.first(Known::AcceptEncoding) else {
+    if fields.times(Known::AcceptEncoding) == 0 {
         return Codings::PLAIN;
-    };
-    // What nearly every browser sends.
-    if first == b"gzip, deflate, br, zstd" && fields.times(Known::AcceptEncoding) == 1 {
-        return Codings { brotli: 1000, zstd: 1000, gzip: 1000, identity: 1 };
     }
     let (mut brotli, mut zstd, mut gzip, mut identity, mut any) = (None, None, None, None, None);
     for element in fields.all(Known::AcceptEncoding).flat_map(list) {
@@ -163,6 +235,37 @@ mod tests {
         check(&["gzip ; Q=0.123"], 0, 0, 123, 1);
         check(&[",, br ,"], 1000, 0, 0, 1);
         check(&["brotli, gzippy, zst"], 0, 0, 0, 1);
+    }
+
+    #[test]
+    fn what_most_clients_say_is_looked_up() {
+        let mut memo = Memo::default();
+        let mut check = |value: &str, expected: Accepted| {
+            let section = format!("Accept-Encoding: {value}\r\n");
+            let fields = Fields::of_section(section.as_bytes()).unwrap();
+            for _ in 0..2 {
+                assert_eq!(memo.accepted(&fields), expected, "{value}");
+            }
+        };
+        let weighted =
+            |brotli, zstd, gzip, identity| Accepted::Weighted(Codings { brotli, zstd, gzip, identity });
+        for _ in 0..2 {
+            check("gzip, deflate, br, zstd", Accepted::Alike(BROTLI + ZSTD + GZIP));
+            check("gzip, deflate", Accepted::Alike(GZIP));
+            check("", Accepted::Alike(0));
+            check("identity;q=0", Accepted::Alike(0));
+            check("*;q=0", Accepted::Alike(0));
+            check("br;q=0.5, zstd;q=0.5", Accepted::Alike(BROTLI + ZSTD));
+            check("br;q=0.5, zstd", weighted(500, 1000, 0, 1));
+            check("gzip;q=0.5, identity", weighted(0, 0, 500, 1000));
+            check("*", weighted(1000, 1000, 1000, 1000));
+            check("gzip;q=0.001", weighted(0, 0, 1, 1));
+            check(&format!("br{}", ", deflate".repeat(9)), Accepted::Alike(BROTLI));
+        }
+        for number in 0..100 {
+            check(&format!("gzip, x{number}"), Accepted::Alike(GZIP));
+        }
+        assert_eq!(memo.accepted(&Fields::default()), Accepted::Alike(0));
     }
 
     /// RFC 9110 section 12.4.2.

@@ -12,7 +12,7 @@ use rustix::event::EventfdFlags;
 use rustix::fs::RawDir;
 use zeroize::Zeroizing;
 
-use super::{Done, Fd, Job, Token, direct};
+use super::{Computation, Done, Fd, Job, Token, direct};
 use crate::sys::Errno;
 use crate::sys::file::{Name, Symlinks};
 
@@ -20,6 +20,7 @@ use crate::sys::file::{Name, Symlinks};
 enum Task {
     Verify { password: Zeroizing<Vec<u8>>, hash: String },
     List { directory: OwnedFd, symlinks: Symlinks, names_max: usize },
+    Compute(Computation),
 }
 
 /// An answer, for the completion.
@@ -68,6 +69,7 @@ impl Helper {
                 let directory = rustix::io::fcntl_dupfd_cloexec(direct::borrow(directory.fd()), 0)?;
                 Task::List { directory, symlinks, names_max }
             }
+            Job::Compute(computation) => Task::Compute(computation),
         };
         assert!(self.tasks.send((token, task)).is_ok(), "the helper thread ends only with the worker");
         self.pending += 1;
@@ -98,6 +100,7 @@ fn work(task: Task) -> Result<Done, Errno> {
             Ok(Done::Verified(bcrypt::verify(password, &hash).unwrap_or(false)))
         }
         Task::List { directory, symlinks, names_max } => list(directory, symlinks, names_max),
+        Task::Compute(computation) => Ok(Done::Computed(computation.run())),
     }
 }
 

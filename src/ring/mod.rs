@@ -93,11 +93,39 @@ pub enum Job {
     /// Read the names of the open directory and look at what each leads to; at most `names_max`. What
     /// `symlinks` keeps beneath, it keeps beneath this directory.
     List { directory: Rc<Descriptor>, symlinks: Symlinks, names_max: usize },
+    /// Compute something that takes more than a moment.
+    Compute(Computation),
+}
+
+/// Arithmetic to be done elsewhere; what it gives travels as bytes, or as the number of an error.
+pub struct Computation(Box<dyn FnOnce() -> Result<Vec<u8>, Errno> + Send>);
+
+impl Computation {
+    /// To be done later.
+    pub fn new(compute: impl FnOnce() -> Result<Vec<u8>, Errno> + Send + 'static) -> Self {
+        Self(Box::new(compute))
+    }
+
+    /// Does it.
+    ///
+    /// # Errors
+    /// Its own.
+    pub fn run(self) -> Result<Vec<u8>, Errno> {
+        (self.0)()
+    }
+}
+
+impl std::fmt::Debug for Computation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Computation")
+    }
 }
 
 /// What a [`Job`] found.
 #[derive(Debug)]
 pub enum Done {
+    /// What was computed, or its own error.
+    Computed(Result<Vec<u8>, Errno>),
     /// Whether the password is right.
     Verified(bool),
     /// The names in the directory, in no order; `truncated` when there were more.

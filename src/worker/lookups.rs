@@ -12,10 +12,11 @@ use super::start::BARRED;
 use super::tokens::Kind;
 use crate::conn::Event;
 use crate::files::Question;
+use crate::files::compress::{self, Undecoded};
 use crate::files::entry::{Entry, Target};
-use crate::files::lookup::{Fact, Lookup, Step};
+use crate::files::lookup::{Beneath, Fact, Lookup, Step};
 use crate::observe::names::Counter;
-use crate::ring::{Clock, Done, Job, Op, Payload, Ring};
+use crate::ring::{Clock, Computation, Done, Job, Op, Payload, Ring};
 use crate::sys::Errno;
 use crate::sys::fds::Descriptor;
 
@@ -38,6 +39,8 @@ struct Running {
     machine: Lookup,
     question: Question,
     root: Rc<Descriptor>,
+    /// The site's directory of variants.
+    cache: Option<Rc<Descriptor>>,
     waiters: Vec<Key>,
     reading: Option<Contents>,
 }
@@ -46,6 +49,7 @@ struct Running {
 #[derive(Debug)]
 struct Contents {
     file: Rc<Descriptor>,
+    offset: u64,
     length: usize,
 }
 
@@ -101,8 +105,9 @@ impl<R: Ring> Worker<R> {
         // What is found counts as seen when its root was: else a deploy that flips the root would stay
         // unseen for the age of the root and that of the entry together.
         let clock = Clock { now: found.checked, ..self.shared.clock };
-        let machine = self.shared.files.lookup(&question, clock);
-        let mut running = Running { machine, question, root, waiters: Vec::new(), reading: None };
+        let cache = self.shared.variants.find(question.site, now, &mut self.ring);
+        let machine = self.shared.files.lookup(&question, clock, cache.is_some());
+        let mut running = Running { machine, question, root, cache, waiters: Vec::new(), reading: None };
         match self.advance(&mut running, Fact::Begin) {
             Progress::Finished(entry) => {
                 self.shared.files.found(&running.question, &entry);
@@ -151,6 +156,7 @@ impl<R: Ring> Worker<R> {
                 running.reading = None;
                 Fact::Refused(errno)
             }
+            (Ok(_), Payload::Done(Done::Computed(result))) => Fact::Decoded(result.map_err(undecoded)),
             (Ok(_), Payload::Descriptor(file)) => self.opened(file),
             (Ok(_), Payload::Done(Done::Listed { names, truncated })) => Fact::Listed { names, truncated },
             (Ok(read), Payload::Memory(bytes)) => {
@@ -172,18 +178,29 @@ impl<R: Ring> Worker<R> {
         loop {
             fact = match running.machine.next(fact) {
                 Step::Finished(entry) => return Progress::Finished(entry),
-                Step::Open { path, symlinks } => {
-                    match self.ring.open_cached(running.root.fd(), &path, symlinks) {
+                Step::Open { beneath, path, symlinks } => {
+                    let dir = match (beneath, &running.cache) {
+                        (Beneath::Root, _) => &running.root,
+                        (Beneath::Cache, Some(cache)) => cache,
+                        (Beneath::Cache, None) => {
+                            unreachable!("variants are asked for only where there is a cache")
+                        }
+                    };
+                    match self.ring.open_cached(dir.fd(), &path, symlinks) {
                         Ok(file) => self.opened(file),
                         Err(Errno::AGAIN) => {
-                            let dir = Rc::clone(&running.root);
+                            let dir = Rc::clone(dir);
                             return Progress::Waits(Op::Open { dir, path, symlinks });
                         }
                         Err(errno) => Fact::Refused(errno),
                     }
                 }
-                Step::Contents { file, length } => {
-                    let contents = Contents { file, length };
+                Step::Decode { bytes, coding, bytes_max } => {
+                    let decode = move || compress::decode(&bytes, coding, bytes_max).map_err(errno);
+                    return Progress::Waits(Op::Delegate(Job::Compute(Computation::new(decode))));
+                }
+                Step::Contents { file, offset, length } => {
+                    let contents = Contents { file, offset, length };
                     let bytes = Vec::with_capacity(contents.length);
                     match self.read(running, contents, bytes) {
                         Ok(fact) => fact,
@@ -208,7 +225,7 @@ impl<R: Ring> Worker<R> {
     fn read(&mut self, running: &mut Running, contents: Contents, mut bytes: Vec<u8>) -> Result<Fact, Op> {
         while bytes.len() < contents.length {
             let rest = contents.length - bytes.len();
-            let offset = bytes.len() as u64;
+            let offset = contents.offset + bytes.len() as u64;
             match self.ring.read_cached(contents.file.fd(), offset, &mut bytes, rest) {
                 Ok(0) => break,
                 Ok(_) => {}
@@ -229,6 +246,18 @@ impl<R: Ring> Worker<R> {
             Err(errno) => Fact::Refused(errno),
         }
     }
+}
+
+/// A failed decoding, as a job reports it.
+fn errno(undecoded: Undecoded) -> Errno {
+    match undecoded {
+        Undecoded::TooLarge => Errno::FBIG,
+        Undecoded::Broken => Errno::BADMSG,
+    }
+}
+
+fn undecoded(errno: Errno) -> Undecoded {
+    if errno == Errno::FBIG { Undecoded::TooLarge } else { Undecoded::Broken }
 }
 
 /// What any path of a site leads to whose root cannot be opened.

@@ -21,6 +21,7 @@ pub mod start;
 mod timers;
 mod tokens;
 mod transfers;
+mod variants;
 
 pub use accept::Listener;
 pub use run::{run, settle};
@@ -48,6 +49,7 @@ use roots::Roots;
 use slots::{Key, Slots};
 use timers::Timers;
 use tokens::{Kind, key};
+use variants::Variants;
 
 /// A worker over some ring.
 pub struct Worker<R: Ring> {
@@ -96,6 +98,7 @@ pub struct Setup<'a> {
 struct Shared {
     files: Files,
     roots: Roots,
+    variants: Variants,
     settings: Settings,
     buffers: Buffers,
     log: Batch,
@@ -143,6 +146,7 @@ impl<R: Ring> Worker<R> {
         let shared = Shared {
             files: Files::new(config, Share { memory, descriptors: setup.descriptors }, setup.secret),
             roots: Roots::new(config, &mut ring),
+            variants: Variants::new(config),
             settings,
             buffers: Buffers::default(),
             log: Batch::new(logging::form(config.log.format), first),

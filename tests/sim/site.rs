@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use httpd::config::{
-    AccessLog, Address, Auth, Cache, Chunked, Config, KernelTls, Level, Limits, Listen, Log, LogFormat,
-    Module, Mount, MountKind, Programs, Redirect, Rule, Server, Site, Timeouts, Tls,
+    AccessLog, Address, Auth, Cache, Chunked, Config, Encoding, KernelTls, Level, Limits, Listen, Log,
+    LogFormat, Module, Mount, MountKind, Programs, Redirect, Rule, Server, Site, Timeouts, Tls,
 };
 use httpd::sys::file::Symlinks;
 
@@ -59,6 +59,9 @@ pub fn config(rng: &mut Rng) -> Config {
             memory: *rng.pick(&[0, 8 << 10, 1 << 20, 64 << 20]),
             max_file: *rng.pick(&[FILE_MAX as u64, 500_000]),
             revalidate: REVALIDATE,
+            dir: None,
+            encodings: vec![Encoding::Brotli, Encoding::Zstd, Encoding::Gzip],
+            min_size: 100,
         },
         listen: vec![Listen {
             address: Address::Tcp(([10, 0, 0, 0], 80).into()),
