@@ -13,9 +13,10 @@ use std::path::Path;
 const ARROWS: &[(&str, &[&str])] = &[
     ("main", &["cli"]),
     ("cli", &["config", "supervisor", "tls", "precompress", "gateway", "observe", "sys"]),
-    ("supervisor", &["config", "tls", "observe", "sys", "worker", "precompress", "gateway"]),
+    ("supervisor", &["config", "tls", "observe", "sys", "worker", "precompress", "gateway", "metrics"]),
     ("worker", &["ring", "conn", "files", "gateway", "http", "tls", "config", "observe", "sys"]),
     ("precompress", &["files", "http", "config", "observe", "sys"]),
+    ("metrics", &["http1", "http", "observe", "sys"]),
     ("conn", &["http1", "files", "gateway", "tls", "http", "config", "observe", "ring", "sys"]),
     ("gateway", &["http", "config", "observe", "sys"]),
     ("files", &["http", "config", "sys", "ring"]),
@@ -33,6 +34,7 @@ const DOORS: &[(&str, &str, &[&str])] = &[
     ("supervisor", "worker", &["Start", "run", "start"]),
     ("supervisor", "gateway", &["is_wanted", "spawner", "start"]),
     ("supervisor", "precompress", &["is_wanted", "run", "start"]),
+    ("supervisor", "metrics", &["run", "start"]),
     // Time is a value that the ring hands out.
     ("conn", "ring", &["Clock"]),
     ("files", "ring", &["Clock"]),
@@ -44,7 +46,7 @@ const DOORS: &[(&str, &str, &[&str])] = &[
 ];
 
 /// How many times `unsafe` is written, by room; absent: never. Raising a number is a decision to show.
-const UNSAFE: &[(&str, usize)] = &[("ring", 23), ("sys", 27)];
+const UNSAFE: &[(&str, usize)] = &[("ring", 23), ("sys", 28)];
 
 /// Files and directories that are pure: values in, values out.
 const PURE: &[&str] = &[
@@ -63,9 +65,13 @@ const PURE: &[&str] = &[
     "src/worker/timers.rs",
     "src/tls/control.rs",
     "src/tls/kernel.rs",
+    "src/gateway/wcgi/wasi/abi.rs",
     "src/observe/access_log.rs",
     "src/gateway/messages.rs",
     "src/gateway/script.rs",
+    "src/observe/latency.rs",
+    "src/metrics/answer.rs",
+    "src/metrics/text.rs",
 ];
 
 /// What pure code may not call: I/O, clocks, environment, randomness, logging.
@@ -101,6 +107,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("rcgen::", &["tls"]),
     ("clap::", &["cli", "main"]),
     ("anyhow::", &["cli", "main"]),
+    ("wasmtime::", &["gateway", "sys"]),
 ];
 
 /// Aim: 600 and 70. What is refused leaves some room for a file that does one thing.
