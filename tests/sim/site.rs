@@ -121,7 +121,7 @@ fn mount(path: &str, chunked: Chunked) -> Mount {
     Mount {
         path: path.into(),
         programs: Programs::Directory("/srv/cgi".into()),
-        kind: MountKind::Module(Module { memory: 0 }),
+        kind: MountKind::Module(Module { memory: 0, directories: Vec::new() }),
         timeout: SILENT,
         wall: WALL,
         concurrency: 2,
