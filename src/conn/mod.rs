@@ -29,7 +29,7 @@ mod timing;
 mod transport;
 
 pub use action::{Action, Event};
-pub use scope::{Scope, Settings, SitePrograms};
+pub use scope::{KERNEL_TLS_MIN, Scope, Settings, SitePrograms};
 
 use std::rc::Rc;
 use std::time::Duration;
