@@ -134,7 +134,7 @@ impl Outgoing {
     pub fn of_files(&self) -> u64 {
         let of_file = |piece: &Piece| match piece {
             Piece::File(piece) => piece.range.end - piece.range.start,
-            Piece::Text(_) | Piece::Memory(..) => 0,
+            Piece::Text(..) | Piece::Memory(..) => 0,
         };
         self.queue.iter().map(of_file).sum()
     }

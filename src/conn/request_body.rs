@@ -5,7 +5,7 @@ use crate::http1::chunked::Decoder;
 use crate::http1::framing::Framing;
 
 /// Bytes of an unwanted body that are read to keep a connection; more costs more than a new one.
-pub const DISCARD_MAX: u64 = 64 * 1024;
+const DISCARD_MAX: u64 = 64 * 1024;
 
 /// A body being dropped.
 #[derive(Debug)]
@@ -46,21 +46,16 @@ impl Discard {
     pub fn begin(framing: Framing) -> Result<Option<Self>, TooLong> {
         let rest = match framing {
             Framing::None | Framing::Length(0) => return Ok(None),
+            Framing::Length(length) if length > DISCARD_MAX => return Err(TooLong),
             Framing::Length(length) => Rest::Length(length),
             Framing::Chunked => Rest::Chunked(Decoder::default()),
         };
-        Self::of(rest).map(Some)
+        Ok(Some(Self { rest, budget: DISCARD_MAX }))
     }
 
-    /// For what is left of a body.
-    ///
-    /// # Errors
-    /// When it is known to be too long.
-    pub fn of(rest: Rest) -> Result<Self, TooLong> {
-        match rest {
-            Rest::Length(length) if length > DISCARD_MAX => Err(TooLong),
-            rest => Ok(Self { rest, budget: DISCARD_MAX }),
-        }
+    /// For what is left of a body that was invited: the client will see the answer only once it has sent all.
+    pub fn invited(rest: Rest, budget: u64) -> Self {
+        Self { rest, budget }
     }
 
     /// Drops what belongs to the body from the front of `bytes`.

@@ -74,7 +74,6 @@ counters! {
     ProgramsAsked     Total "programs_asked"          "Programs the spawner was asked to start."
     ProgramsTurnedAway Total "programs_turned_away"   "Requests for programs refused because too many ran and waited."
     ProgramsFailed    Total "programs_failed"         "Programs whose answer was none, or not whole."
-    ProgramsRunning   Gauge "programs_running"        "Programs that run for this worker."
     ProgramsWaiting   Gauge "programs_waiting"        "Requests that wait for their program's turn."
     CacheHits         Total "cache_hits"              "Lookups answered from the cache."
     CacheMisses       Total "cache_misses"            "Lookups that asked the file system."

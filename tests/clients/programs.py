@@ -181,7 +181,7 @@ def gitweb(place):
     expect(answer.status == 200 and b"project.git" in answer.body, answer)
     answer = curl(place, f"{server.url}/gitweb/?p=project.git;a=summary")
     expect(answer.status == 200 and b"2.txt" in answer.body, answer)
-    answer = curl(place, f"{server.url}/gitweb/?p=project.git;a=snapshot;sf=tgz")
+    answer = curl(place, f"{server.url}/gitweb/?p=project.git;a=snapshot;h=HEAD;sf=tgz")
     expect(answer.status == 200 and gzip.decompress(answer.body)[257:262] == b"ustar", answer)
     equal(curl(place, f"{server.url}/gitweb/?p=none.git").status, 404, "a project that is not there")
 
@@ -198,9 +198,9 @@ def cgit(place):
                                f' GIT_CONFIG_KEY_0 = "safe.directory", GIT_CONFIG_VALUE_0 = "*" }}\n')
     answer = curl(place, f"{server.url}/cgit/")
     expect(answer.status == 200 and b"project" in answer.body, answer)
-    answer = curl(place, f"{server.url}/cgit/project/log/")
+    answer = curl(place, f"{server.url}/cgit/project.git/log/")
     expect(answer.status == 200 and b"2.txt" in answer.body, answer)
-    equal(curl(place, f"{server.url}/cgit/project/plain/1.txt").body, b"text 1\n", "a file of the repository")
+    equal(curl(place, f"{server.url}/cgit/project.git/plain/1.txt").body, b"text 1\n", "a file of the repository")
 
 
 @check("cgi: php-cgi", "php-cgi")
@@ -231,7 +231,7 @@ echo isset($_FILES["upload"]) ? md5_file($_FILES["upload"]["tmp_name"]) : "-";
     answer = curl(place, url + "?to=https://example.org/x")
     equal((answer.status, answer.fields["location"]), (302, "https://example.org/x"), "a redirect")
     answer = curl(place, "-I", url)
-    equal((answer.status, answer.fields["x-method"], answer.body), (200, "HEAD", b""), "a HEAD")
+    equal((answer.status, answer.fields["x-method"]), (200, "HEAD"), "a HEAD")
 
 
 @check("cgi: perl's CGI.pm", "perl")
@@ -293,9 +293,11 @@ def misbehave(place):
     for name, status in [("print-nothing", 502), ("print-broken", 502), ("silent", 504), ("ignore-term", 504),
                          ("loop", 502), ("none", 404), ("../cgi-bin/none", 404)]:
         equal(curl(place, "--path-as-is", url + name).status, status, name)
-    # 18: the transfer ended before what was promised.
+    # Cut short where the beginning is on its way, 502 where it is not.
     for name in ("half-then-1", "killed"):
-        expect(curl(place, url + name, status=18).status == 200, name)
+        said = raw(server.port, f"GET /cgi-bin/{name} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        whole = said.endswith(b"0\r\n\r\n") or b"Content-Length: 10\r\n" in said
+        expect(not whole and said[9:12] in (b"", b"200", b"502"), f"{name}: {said}")
     equal(curl(place, "-d", "x" * 100_000, url + "close-stdin").body, b"deaf\n", "a script that reads nothing")
     for name in ("fork-and-go", "daemonise"):
         began = time.monotonic()

@@ -6,7 +6,6 @@ use std::rc::Rc;
 use super::output::Output;
 use super::{CHUNK_ROOM, Connection, Detour, Ending, Exit, Program, REDIRECTS_MAX, Scope};
 use crate::conn::outcome::Outcome;
-use crate::conn::request_body::Discard;
 use crate::files::{Plan, PlanBody, errors};
 use crate::gateway::cgi::head::{self, Answer, Bad, Head};
 use crate::gateway::messages::Why;
@@ -107,6 +106,13 @@ impl Connection {
                 }
                 if program.ended && content_length.is_none() && program.is_killed() {
                     return self.conclude(scope);
+                }
+                if let Some(rest) = content_length.and_then(|length| length.checked_sub(whole))
+                    && program.ended
+                    && rest > 0
+                    && !head::drops_content(program.asked.is_head, status)
+                {
+                    return self.fail(Fault::Short(rest), scope);
                 }
                 self.begin_document(length, status, length_known, &fields, scope);
             }
@@ -252,8 +258,7 @@ impl Connection {
     /// Whether the connection can go on after this program's answer.
     fn ending_of(&self, program: &Program, scope: &Scope) -> Ending {
         let input = &program.input;
-        let discardable = input.is_complete() || (input.is_short() && !program.asked.continue_due);
-        let stays = discardable && !program.asked.ends;
+        let stays = (input.is_complete() || !program.asked.continue_due) && !program.asked.ends;
         match self.ending_after(program.asked.persistence, scope) {
             Ending::No if !stays => Ending::After { outcome: Outcome::Complete, linger: true },
             ending => ending,
@@ -264,13 +269,11 @@ impl Connection {
     fn forget_body(&mut self, input: super::Input, continue_due: bool, scope: &mut Scope) {
         let (rest, memory) = input.into_rest();
         scope.buffers.give(memory);
-        let Some(rest) = rest else { return };
-        match Discard::of(rest) {
-            Ok(discard) if !continue_due => self.body = Some(discard),
-            _ if self.ending == Ending::No => {
+        match rest {
+            Some(_) if continue_due && self.ending == Ending::No => {
                 self.ending = Ending::After { outcome: Outcome::Complete, linger: true };
             }
-            _ => {}
+            rest => self.body = rest,
         }
     }
 

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::conn::request_body::{DISCARD_MAX, Rest};
+use crate::conn::request_body::{Discard, Rest};
 use crate::http1::chunked::Decoder;
 use crate::http1::framing::Framing;
 use crate::http1::refusal::Refusal;
@@ -93,11 +93,6 @@ impl Input {
     /// Whether the client has said all of it.
     pub(super) fn is_complete(&self) -> bool {
         self.rest.is_none()
-    }
-
-    /// Whether what is still to come may be worth reading for the sake of the connection.
-    pub(super) fn is_short(&self) -> bool {
-        !matches!(self.rest, Some(Rest::Length(length)) if length > DISCARD_MAX)
     }
 
     /// Whether any of it came.
@@ -195,9 +190,10 @@ impl Input {
         }
     }
 
-    /// What the client has not said yet, and the memory.
-    pub(super) fn into_rest(self) -> (Option<Rest>, Vec<u8>) {
-        (self.rest, self.data)
+    /// What drops the part that the client has not said yet, and the memory.
+    pub(super) fn into_rest(self) -> (Option<Discard>, Vec<u8>) {
+        let budget = self.bytes_max.saturating_sub(self.taken).max(1);
+        (self.rest.map(|rest| Discard::invited(rest, budget)), self.data)
     }
 }
 

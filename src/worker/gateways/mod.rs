@@ -168,10 +168,9 @@ impl Gateways {
         slots.map(|(place, slot)| Key { slot, reuse: place.reuse }).collect()
     }
 
-    /// How many run, and how many wait.
-    fn counts(&self) -> (u64, u64) {
-        let all = self.admissions.iter().flatten();
-        all.fold((0, 0), |(run, wait), one| (run + one.running() as u64, wait + one.waiting() as u64))
+    /// How many wait for their turn.
+    fn waiting(&self) -> u64 {
+        self.admissions.iter().flatten().map(|admission| admission.waiting() as u64).sum()
     }
 }
 
@@ -361,9 +360,7 @@ impl<R: Ring> Worker<R> {
 
     fn count_programs(&self) {
         if let Some(gateways) = &self.gateways {
-            let (running, waiting) = gateways.counts();
-            self.shared.counters.set(Counter::ProgramsRunning, running);
-            self.shared.counters.set(Counter::ProgramsWaiting, waiting);
+            self.shared.counters.set(Counter::ProgramsWaiting, gateways.waiting());
         }
     }
 }
