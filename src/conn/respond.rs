@@ -154,6 +154,9 @@ impl Connection {
         let prepared = plan.prepared.as_deref().unwrap_or_default();
         let site = plan.site.as_deref().unwrap_or_default();
         self.write_head(version, plan.status, [prepared, &plan.extra, site], ending, scope);
+        if plan.coding.is_some() {
+            scope.counters.add(Counter::Coded, 1);
+        }
         let bytes = outgoing::length(&plan.body);
         match noted {
             Noted::Kept(logged) => {

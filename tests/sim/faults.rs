@@ -95,6 +95,8 @@ pub struct Odds {
     pub mailbox_full: u32,
     /// The spawner dies, per act of a client.
     pub spawner_dies: u32,
+    /// Something happens to compressed variants, per act of a client.
+    pub variants: u32,
     /// How finely the file system keeps time.
     pub granularity: Duration,
     /// Leases there are, and bytes of each.
@@ -142,6 +144,7 @@ impl Odds {
             mailbox_full: odds(500),
             spawner_dies: odds(20),
             in_place: odds(1000),
+            variants: odds(60),
             ..Self::none()
         };
         drawn.granularity = *rng.pick(&[1, 4_000_000, 1_000_000_000].map(Duration::from_nanos));

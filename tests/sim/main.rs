@@ -20,4 +20,5 @@ mod site;
 mod swarm;
 mod tls;
 mod tree;
+mod variants;
 mod world;

@@ -20,6 +20,7 @@ use crate::pipes::Pipe;
 use crate::records::Tls13;
 use crate::scripts::Spawner;
 use crate::tree::{EPOCH_SECONDS, Inode, Tree};
+use crate::variants::Forms;
 
 /// What a descriptor refers to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,6 +105,9 @@ pub struct World {
     pub rng: Rng,
     pub odds: Odds,
     pub tree: Tree,
+    pub forms: Forms,
+    /// Whether there is memory to decode what is shipped in coded form only.
+    pub decodes: bool,
     /// Directories that the sandbox bars, each with all that is beneath.
     pub barred: Vec<Inode>,
     pub sockets: Vec<Socket>,
@@ -152,6 +156,8 @@ impl World {
             leases_free: odds.leases,
             odds,
             tree,
+            forms: Forms::default(),
+            decodes: true,
             barred: Vec::new(),
             sockets: Vec::new(),
             pipes: Vec::new(),
@@ -269,6 +275,9 @@ impl World {
         }
         if self.rng.chance(self.odds.mutation) {
             crate::site::mutate(self);
+        }
+        if self.rng.chance(self.odds.variants) {
+            crate::variants::happen(self);
         }
     }
 
