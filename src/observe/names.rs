@@ -72,6 +72,10 @@ counters! {
     TimedOut          Total "connections_timed_out"   "Connections ended by a deadline other than the idle one."
     LeasesStarved     Total "leases_starved"          "How often a receive found no free buffer."
     LogLinesLost      Total "log_lines_lost"          "Access log lines that could not be written."
+    ProgramsAsked     Total "programs_asked"          "Programs the spawner was asked to start."
+    ProgramsTurnedAway Total "programs_turned_away"   "Requests for programs refused because too many ran and waited."
+    ProgramsFailed    Total "programs_failed"         "Programs whose answer was none, or not whole."
+    ProgramsWaiting   Gauge "programs_waiting"        "Requests that wait for their program's turn."
     CacheHits         Total "cache_hits"              "Lookups answered from the cache."
     CacheMisses       Total "cache_misses"            "Lookups that asked the file system."
     CacheEvicted      Total "cache_evicted"           "Entries the cache let go of for want of memory."
@@ -85,6 +89,10 @@ counters! {
     KernelTlsRefused  Total "kernel_tls_refused"      "Hand-overs of encryption that the kernel refused."
     RingFeatures      Bits  "ring_features"           "What the worker's ring can do."
     CqOverflows       Total "completion_overflows"    "How often the completion queue overflowed."
+    ProgramsStarted   Total "programs_started"        "Programs started."
+    ProgramsRefused   Total "programs_refused"        "Requests for programs that were not started."
+    ProgramsEnded     Total "programs_ended"          "Programs that did not end by themselves."
+    ProgramsRunning   Gauge "programs_running"        "Programs that run now."
 }
 
 /// The meaning of the bits of [`Counter::RingFeatures`], from bit 0 up: those of `ring::probe::Features`.
