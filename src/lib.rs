@@ -6,9 +6,9 @@
 //!
 //! ```text
 //! main -> cli -> config, supervisor, tls, precompress, gateway, observe, sys
-//! supervisor -> config, tls, observe, sys, and of worker, precompress and gateway what starts them
+//! supervisor -> config, tls, observe, sys, and of worker, precompress, gateway and metrics what starts them
 //! worker     -> ring, conn, files, gateway, http, tls, config, observe, sys
-//! precompress -> files, http, config, observe, sys
+//! precompress -> files, http, config, observe, sys     metrics -> http1, http, observe, sys
 //! conn       -> http1, files, gateway, tls, http, config, observe, and of ring and sys plain values
 //! gateway    -> http, config, observe, sys
 //! files      -> http, config, and of ring and sys plain values: time, facts, descriptors
@@ -36,6 +36,7 @@ pub mod files;
 pub mod gateway;
 pub mod http;
 pub mod http1;
+pub mod metrics;
 pub mod observe;
 pub mod precompress;
 pub mod ring;

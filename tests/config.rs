@@ -135,6 +135,8 @@ fn every_value_arrives() {
     assert_eq!((config.tls.kernel, config.tls.tickets), (KernelTls::Off, None));
     assert_eq!(config.tls.ticket_keys.len(), 1);
 
+    assert_eq!(config.metrics, Some(Address::Unix("/run/httpd/metrics.sock".into())));
+
     let [http, https, unix] = &config.listen[..] else { panic!("three listeners") };
     assert_eq!((http.tls, https.tls), (false, true));
     assert_eq!(unix.address, Address::Unix("/run/httpd/http.sock".into()));
@@ -218,6 +220,15 @@ fn programs_are_mounted() {
         "{}",
         shown[0]
     );
+}
+
+#[test]
+fn metrics_for_everybody_are_warned_of() {
+    let config = valid("valid_metrics_everywhere");
+    let warnings: Vec<_> = config.warnings.iter().map(ToString::to_string).collect();
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    assert!(warning.contains("toml:2:10: `[::]:9090` gives metrics to every machine"), "{warning}");
+    assert_eq!(valid("valid_full").warnings, []);
 }
 
 #[test]

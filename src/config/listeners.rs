@@ -39,6 +39,36 @@ pub fn resolve(file: &file::File, own: &mut Resolver) -> Vec<Listen> {
     listeners
 }
 
+/// Where metrics are to be had.
+pub fn metrics(file: &file::File, listen: &[Listen], own: &mut Resolver) -> Option<Address> {
+    let table = file.metrics.as_ref()?;
+    let Some(written) = &table.value.listen else {
+        let help = "add listen = \"127.0.0.1:9090\", or remove [metrics]";
+        own.problems.missing(&table.span, "metrics.listen", "[metrics] lacks its `listen`", help);
+        return None;
+    };
+    let address = match hosts::address(&written.value) {
+        Ok(address) => address,
+        Err((what, _)) => {
+            let help = "write \"127.0.0.1:9090\" for this machine only, or \"unix:/run/httpd/metrics.sock\"";
+            own.problems.at(&written.span, what, help);
+            return None;
+        }
+    };
+    if listen.iter().any(|other| other.address == address) {
+        let what = format!("`{}` is listened on by a [[listen]] too", written.value);
+        own.problems.at(&written.span, what, "metrics need an address of their own");
+    }
+    if let Address::Tcp(tcp) = &address
+        && tcp.ip().to_canonical().is_unspecified()
+    {
+        let what = format!("`{tcp}` gives metrics to every machine that can connect");
+        let help = "write \"127.0.0.1:9090\", unless something else guards the port";
+        own.problems.warn(&written.span, what, help);
+    }
+    Some(address)
+}
+
 fn one(table: &file::Listen, own: &mut Resolver) -> Option<Listen> {
     let proxy_protocol = is_set(&table.proxy_protocol);
     let trusted: Vec<_> = ranges(&table.trusted, own);

@@ -231,6 +231,8 @@ pub struct Config {
     pub limits: Limits,
     /// TLS settings common to all listeners.
     pub tls: Tls,
+    /// Where metrics are to be had; `None`: nowhere.
+    pub metrics: Option<Address>,
     /// The in-memory cache.
     pub cache: Cache,
     /// Where to listen; never empty.

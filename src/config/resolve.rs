@@ -88,16 +88,11 @@ pub fn resolve(file: &file::File, context: &Context, problems: &mut Problems) ->
     let (log, timeouts) = (own.log(&get(&file.log)), own.timeouts(&get(&file.timeouts)));
     let (limits, tls) = (own.limits(&get(&file.limits)), own.tls(&get(&file.tls)));
     let cache = own.cache(&get(&file.cache));
-    if let Some(metrics) = &file.metrics {
-        own.unbuilt(
-            "metrics",
-            &metrics.span,
-            "metrics come with a later version; until then, see `httpd status`",
-        );
-    }
     let listen = listeners::resolve(file, &mut own);
+    let metrics = listeners::metrics(file, &listen, &mut own);
     let sites = sites::resolve(file, &listen, limits.body, &mut own);
-    Config { server, log, timeouts, limits, tls, cache, listen, sites, warnings: Vec::new() }
+    let warnings = Vec::new();
+    Config { server, log, timeouts, limits, tls, metrics, cache, listen, sites, warnings }
 }
 
 /// The value of a table, or one in which nothing is set.

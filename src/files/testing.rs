@@ -87,6 +87,7 @@ pub fn config(sites: Vec<config::Site>) -> Config {
             lenient_line_ends: false,
         },
         tls: config::Tls { kernel: config::KernelTls::Off, tickets: None, ticket_keys: Vec::new() },
+        metrics: None,
         cache: config::Cache {
             dir: None,
             memory: 1 << 20,

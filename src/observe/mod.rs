@@ -3,6 +3,7 @@
 pub mod access_log;
 pub mod batch;
 pub mod calendar;
+pub mod health;
 pub mod latency;
 pub mod log;
 pub mod names;

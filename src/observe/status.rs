@@ -21,6 +21,8 @@ pub struct Status {
     pub pid: u32,
     /// Seconds since the supervisor began.
     pub uptime: u64,
+    /// When it began, in seconds since 1970.
+    pub started: u64,
     /// `starting`, `serving`, `reloading` or `stopping`.
     pub state: String,
     /// The generation that serves.
@@ -100,7 +102,7 @@ pub struct Worker {
 /// A process beside the workers.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Companion {
-    /// `spawner` or `precompressor`.
+    /// `spawner`, `precompressor` or `metrics`.
     pub name: String,
     /// Its generation.
     pub generation: u64,

@@ -10,6 +10,7 @@ use super::launch::{self, Confined, Launched};
 use super::{Process, Supervisor};
 use crate::config::Config;
 use crate::gateway::start as spawner;
+use crate::metrics::start as metrics;
 use crate::observe::status;
 use crate::precompress::start as precompressor;
 use crate::sys::wait::For;
@@ -25,6 +26,8 @@ pub struct Programs {
     pub spawner: Program<spawner::Start>,
     /// The life of a precompressor.
     pub precompressor: Program<precompressor::Start>,
+    /// The life of the process that serves metrics.
+    pub metrics: Program<metrics::Start>,
 }
 
 /// What runs in a companion.
@@ -41,6 +44,7 @@ impl Programs {
         match kind {
             Kind::Spawner => (self.spawner.is_wanted)(config),
             Kind::Precompressor => (self.precompressor.is_wanted)(config),
+            Kind::Metrics => (self.metrics.is_wanted)(config),
         }
     }
 }
@@ -125,6 +129,8 @@ impl Supervisor {
         {
             match pass::receive(channel, &mut note) {
                 Ok((0, _)) => process.channel = None,
+                // One a turn: whatever it asks, everybody else is heard in between.
+                Ok((length, _)) if note[..length] == *metrics::STATUS => return self.tell_status(id),
                 Ok((length, _)) => match Report::from_note(&note[..length]) {
                     Some(Report::Failed(reason)) => process.reason = Some(reason),
                     // Nothing waits for it; and its roots are its own affair.
@@ -201,6 +207,23 @@ impl Supervisor {
                 },
                 |start| vec![start.channel.as_raw_fd()],
             ),
+            Kind::Metrics => {
+                let Some(listener) = generation.metrics.clone() else {
+                    return Err("the listener of the metrics is closed".to_owned());
+                };
+                let health = self.health.clone();
+                launch::accompany(
+                    id.kind.name(),
+                    Confined::Yes,
+                    self.programs.metrics.live,
+                    |channel, _| {
+                        let listener = duplicate(&listener.fd)?;
+                        let server_name = config.server.name.clone();
+                        Ok(metrics::Start { listener, channel, health, server_name, user })
+                    },
+                    |start| vec![start.channel.as_raw_fd(), start.listener.as_raw_fd()],
+                )
+            }
         };
         let Launched { pid, channel, counters } = launched.map_err(|error| error.to_string())?;
         let process = Process { pid, channel: Some(channel), counters, core: None, reason: None };
@@ -214,6 +237,7 @@ impl Supervisor {
         let order = match id.kind {
             Kind::Spawner => spawner::STOP,
             Kind::Precompressor => precompressor::STOP,
+            Kind::Metrics => metrics::STOP,
         };
         // One that is just dying needs no order; one whose channel is full is killed soon.
         let _ = pass::send(channel, order, None);

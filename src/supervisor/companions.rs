@@ -27,6 +27,8 @@ pub enum Kind {
     Spawner,
     /// Keeps compressed variants ready while its generation is the current one.
     Precompressor,
+    /// Serves metrics while its generation is the current one, and until the last worker is gone.
+    Metrics,
 }
 
 impl Kind {
@@ -35,6 +37,7 @@ impl Kind {
         match self {
             Kind::Spawner => "spawner",
             Kind::Precompressor => "precompressor",
+            Kind::Metrics => "metrics",
         }
     }
 }

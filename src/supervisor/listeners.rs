@@ -175,6 +175,12 @@ impl Listeners {
         listeners
     }
 
+    /// Takes a listener that was handed to us, for somebody who is no [[listen]].
+    pub fn adopt(&mut self, address: &Address) -> Option<Adopted> {
+        let position = self.adopted.iter().position(|adopted| is_meant(address, &adopted.place))?;
+        Some(self.adopted.remove(position))
+    }
+
     /// All sockets, for a successor: each with whether the service manager made it, and the file it has.
     pub fn all(&self) -> impl Iterator<Item = (&OwnedFd, Origin, Option<(u64, u64)>)> {
         self.bound.iter().flat_map(|bound| bound.fds.iter().map(|fd| (fd, bound.origin, bound.file)))

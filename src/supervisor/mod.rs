@@ -13,6 +13,7 @@ mod launch;
 mod listeners;
 mod lives;
 mod machine;
+mod monitor;
 mod notify;
 mod secure;
 mod succession;
@@ -26,6 +27,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::config::{AccessLog, Config, Environment, Level, Source};
+use crate::observe::health::Health;
 use crate::observe::log;
 use crate::observe::names::Counters;
 use crate::observe::status::{Reload, Sums};
@@ -58,6 +60,7 @@ pub fn run(source: Source, config: Config) -> ExitCode {
         worker: crate::worker::run,
         spawner: Program { is_wanted: |_| false, live: |_| ExitCode::SUCCESS },
         precompressor: Program { is_wanted: |_| false, live: |_| ExitCode::SUCCESS },
+        metrics: Program { is_wanted: |config| config.metrics.is_some(), live: crate::metrics::run },
     };
     run_with(load, config, programs)
 }
@@ -106,8 +109,11 @@ struct Supervisor {
     last_reload: Option<Reload>,
     /// What processes did that are gone.
     gone: Sums,
+    health: Health,
     cores: Vec<u32>,
     began: Instant,
+    /// The same, in seconds since 1970.
+    started: u64,
     ended: Option<Result<(), String>>,
 }
 
@@ -118,6 +124,7 @@ struct Generation {
     user: Option<User>,
     tls: Option<Endpoint>,
     mailboxes: Mailboxes,
+    metrics: Option<Rc<monitor::Listener>>,
 }
 
 /// A child's process.
@@ -162,8 +169,10 @@ impl Supervisor {
             renewal_wanted: false,
             last_reload: None,
             gone: Sums::default(),
+            health: Health::new().map_err(|error| error.to_string())?,
             cores: process::cores(),
             began: now,
+            started: now_in_seconds(),
             ended: None,
         };
         let adopted = supervisor.take_over(inheritance, now)?;
@@ -230,6 +239,7 @@ impl Supervisor {
             self.renewal_wanted = false;
             self.renew();
         }
+        self.say_health();
         // Last, so that an answer tells what this turn has done.
         if let Some(mut control) = self.control.take() {
             control.turn(Instant::now(), || self.status());
@@ -409,6 +419,7 @@ impl Supervisor {
             user: find_user(&config)?,
             tls: self.secure.endpoint(&config, SystemTime::now())?,
             mailboxes: self.mailboxes(&config).map_err(|error| error.to_string())?,
+            metrics: self.metrics_listener(&config).map_err(|error| error.to_string())?,
             config: Rc::new(config),
         };
         self.listeners.open(&generation.config).map_err(|error| error.to_string())?;
@@ -469,8 +480,11 @@ impl Supervisor {
         self.renewal_wanted = false;
         let Some(generation) = self.generations.get(&id) else { return };
         let config = Rc::clone(&generation.config);
-        self.dismiss(|companion| companion.kind == Kind::Precompressor && companion.generation != id);
-        self.want(Kind::Precompressor, id);
+        self.settle_metrics(id);
+        for kind in [Kind::Precompressor, Kind::Metrics] {
+            self.dismiss(|companion| companion.kind == kind && companion.generation != id);
+            self.want(kind, id);
+        }
         self.listeners.settle(&config);
         if self.control.as_ref().map(Control::path) != config.server.control.as_deref() {
             self.open_control(&config);

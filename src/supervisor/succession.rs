@@ -147,7 +147,8 @@ impl Supervisor {
     fn lasting(&self) -> impl Iterator<Item = &OwnedFd> {
         let children = self.processes.values().chain(self.attending.values());
         let channels = children.filter_map(|process| process.channel.as_ref());
-        self.listeners.all().map(|(fd, ..)| fd).chain(channels)
+        let metrics = self.current_metrics().map(|listener| &listener.fd);
+        self.listeners.all().map(|(fd, ..)| fd).chain(metrics).chain(channels)
     }
 
     /// Returns why it failed.
@@ -177,6 +178,10 @@ impl Supervisor {
         let mut listeners = Vec::new();
         for (fd, origin, file) in self.listeners.all() {
             listeners.push(Listener { fd: keep(fd)?, from_activation: origin == Origin::Activation, file });
+        }
+        if let Some(metrics) = self.current_metrics() {
+            let from_activation = metrics.origin == Origin::Activation;
+            listeners.push(Listener { fd: keep(&metrics.fd)?, from_activation, file: metrics.file });
         }
         let current = self.machine.current().map(|generation| generation.id);
         let mut workers = Vec::new();

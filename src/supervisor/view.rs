@@ -59,6 +59,7 @@ impl Supervisor {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime: self.began.elapsed().as_secs(),
+            started: self.started,
             state: self.state().to_owned(),
             generation: current.map(|generation| generation.id).unwrap_or_default(),
             last_reload: self.last_reload.clone(),

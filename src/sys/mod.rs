@@ -8,6 +8,7 @@ pub mod bytes;
 pub mod compiled;
 pub mod fds;
 pub mod file;
+pub mod memory_file;
 pub mod pass;
 pub mod process;
 pub mod sandbox;

@@ -150,7 +150,16 @@ impl Server {
         self.child.id()
     }
 
-    /// Process ids of the workers.
+    /// Process ids of the workers of all generations, without what runs beside them.
+    pub fn workers_only(&self) -> Vec<u32> {
+        let is_worker = |pid: &u32| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            name.starts_with("httpd worker")
+        };
+        self.workers().into_iter().filter(is_worker).collect()
+    }
+
+    /// Process ids of the supervisor's children.
     pub fn workers(&self) -> Vec<u32> {
         let path = format!("/proc/{0}/task/{0}/children", self.pid());
         let text = std::fs::read_to_string(path).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! The real binary over real sockets.
 
 mod kit;
+mod metrics;
 mod processes;
 mod serving;
 mod tls;

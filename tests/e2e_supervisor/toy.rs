@@ -39,7 +39,8 @@ fn programs() -> Programs {
     let wanted: fn(&Config) -> bool = |config| config.server.name.as_deref() == Some("companions");
     let spawner = Program { is_wanted: wanted, live: spawner };
     let precompressor = Program { is_wanted: wanted, live: precompressor };
-    Programs { worker: toy, spawner, precompressor }
+    let metrics = Program { is_wanted: |config| config.metrics.is_some(), live: httpd::metrics::run };
+    Programs { worker: toy, spawner, precompressor, metrics }
 }
 
 /// Answers each note in a mailbox with its epoch, until told to stop.

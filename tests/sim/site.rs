@@ -55,6 +55,7 @@ pub fn config(rng: &mut Rng) -> Config {
             lenient_line_ends: false,
         },
         tls: Tls { kernel: KernelTls::Auto, tickets: None, ticket_keys: Vec::new() },
+        metrics: None,
         cache: Cache {
             memory: *rng.pick(&[0, 8 << 10, 1 << 20, 64 << 20]),
             max_file: *rng.pick(&[FILE_MAX as u64, 500_000]),

@@ -123,6 +123,7 @@ pub fn config_with(sites: Vec<config::Site>) -> config::Config {
             lenient_line_ends: false,
         },
         tls: config::Tls { kernel: config::KernelTls::Auto, tickets: Some(EVERY), ticket_keys: Vec::new() },
+        metrics: None,
         cache: config::Cache {
             dir: None,
             memory: 0,

@@ -6,6 +6,7 @@
 //! precompressor  server.user   none               the same, write in the cache   all but a list: no network, no exec
 //! spawner        stays root    SETUID SETGID KILL (scripts inherit: all)         all but what changes the system
 //! module host    server.user   none               beneath what mounts name       all but a list: no network, no exec
+//! metrics        server.user   none               none                           all but a list: no network, no exec
 //! ```
 //!
 //! A description is a value; [`Sandbox::enter`] makes it so, for good, and for all threads and processes
@@ -94,6 +95,12 @@ impl Sandbox {
     pub fn module_host(reads: Vec<PathBuf>, writes: Vec<PathBuf>) -> Self {
         let files = Files::Beneath { reads: Reads::Beneath(reads), writes };
         Self { files, calls: calls::List::Modules, rights: CapabilitySet::empty() }
+    }
+
+    /// The process that serves metrics: talks over what it accepts and is handed, and opens nothing.
+    pub fn metrics() -> Self {
+        let files = Files::Beneath { reads: Reads::Beneath(Vec::new()), writes: Vec::new() };
+        Self { files, calls: calls::List::Files, rights: CapabilitySet::empty() }
     }
 
     /// Becomes `user` where one is given, and from now on may do no more than this. To be called while the
