@@ -69,6 +69,7 @@ const PURE: &[&str] = &[
     "src/observe/access_log.rs",
     "src/gateway/messages.rs",
     "src/gateway/script.rs",
+    "src/gateway/spawner/lines.rs",
     "src/observe/latency.rs",
     "src/metrics/answer.rs",
     "src/metrics/text.rs",

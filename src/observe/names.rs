@@ -84,6 +84,10 @@ counters! {
     KernelTlsRefused  Total "kernel_tls_refused"      "Hand-overs of encryption that the kernel refused."
     RingFeatures      Bits  "ring_features"           "What the worker's ring can do."
     CqOverflows       Total "completion_overflows"    "How often the completion queue overflowed."
+    ProgramsStarted   Total "programs_started"        "Programs started."
+    ProgramsRefused   Total "programs_refused"        "Requests for programs that were not started."
+    ProgramsEnded     Total "programs_ended"          "Programs that did not end by themselves."
+    ProgramsRunning   Gauge "programs_running"        "Programs that run now."
 }
 
 /// The meaning of the bits of [`Counter::RingFeatures`], from bit 0 up: those of `ring::probe::Features`.

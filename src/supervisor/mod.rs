@@ -58,7 +58,10 @@ pub fn run(source: Source, config: Config) -> ExitCode {
     let load = move || source.load(&environment).map_err(|report| report.to_string());
     let programs = Programs {
         worker: crate::worker::run,
-        spawner: Program { is_wanted: |_| false, live: |_| ExitCode::SUCCESS },
+        spawner: Program {
+            is_wanted: crate::gateway::spawner::is_wanted,
+            live: crate::gateway::spawner::run,
+        },
         precompressor: Program { is_wanted: |_| false, live: |_| ExitCode::SUCCESS },
         metrics: Program { is_wanted: |config| config.metrics.is_some(), live: crate::metrics::run },
     };

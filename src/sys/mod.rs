@@ -15,6 +15,7 @@ pub mod sandbox;
 pub mod shared;
 pub mod signals;
 pub mod sockets;
+pub mod spawn;
 pub mod tls_probe;
 pub mod user;
 pub mod wait;

@@ -83,10 +83,12 @@ impl Sandbox {
         Self { files, calls: calls::List::Files, rights: CapabilitySet::empty() }
     }
 
-    /// The spawner: becomes others, kills what it started, executes. What it starts inherits all of this
-    /// but the rights.
+    /// The spawner: becomes others, kills what it started, executes, and tells by the environment of others
+    /// whether it started them (which is for those who may trace). What it starts inherits all of this but
+    /// the rights.
     pub fn spawner() -> Self {
-        let rights = CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::KILL;
+        let rights =
+            CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::KILL | CapabilitySet::SYS_PTRACE;
         Self { files: Files::All, calls: calls::List::Programs, rights }
     }
 
