@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -88,7 +89,7 @@ impl Host {
             modules,
             mounts,
             prefix: prefix.to_owned(),
-            threads: AtomicU32::new(1),
+            threads: AtomicU32::new(0),
             idle: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
             dozing: AtomicBool::new(false),
@@ -97,17 +98,16 @@ impl Host {
         }))
     }
 
-    /// Answers until the other end of the channel is closed; returns while other runs may still be at it.
+    /// Answers until the other end of the channel is closed; returns while runs may still be at it. The thread
+    /// that calls makes time pass and runs no module, so that nothing keeps it from returning.
     ///
     /// # Errors
     /// When the channel or a thread cannot be had.
     pub fn serve(self: &Arc<Self>) -> Result<(), sys::Error> {
         wait::set_blocking(&self.channel, true)
             .map_err(|errno| sys::Error::new("wait on", "the channel of the spawner", errno))?;
-        let host = Arc::clone(self);
-        let ticker = thread::Builder::new().name("ticker".to_owned()).spawn(move || host.tick());
-        let ticker = ticker.map_err(|error| sys::Error::from_io("start", "a thread", &error))?;
-        self.work(ticker.thread());
+        self.hire(&thread::current()).map_err(|error| sys::Error::from_io("start", "a thread", &error))?;
+        self.tick();
         Ok(())
     }
 
@@ -129,8 +129,9 @@ impl Host {
             };
             match Message::<ToSpawner<'_>>::decode(message.get(..length).unwrap_or_default()) {
                 Some(Message { from, to, what: ToSpawner::Start(start) }) => {
-                    if nobody_waits {
-                        self.hire(ticker);
+                    // Without another thread, requests wait for one that is there.
+                    if nobody_waits && let Err(error) = self.hire(ticker) {
+                        tracing::warn!("cannot start another thread for modules: {error}");
                     }
                     self.running.fetch_add(1, Ordering::SeqCst);
                     if self.dozing.load(Ordering::SeqCst) {
@@ -148,21 +149,22 @@ impl Host {
         ticker.unpark();
     }
 
-    /// Starts another thread, if there may be one. Without it, requests wait for one that is there.
-    fn hire(self: &Arc<Self>, ticker: &thread::Thread) {
+    /// Starts another thread, if there may be one.
+    fn hire(self: &Arc<Self>, ticker: &thread::Thread) -> io::Result<()> {
         let more = |threads| (threads < self.engine.runs).then_some(threads + 1);
         if self.threads.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_err() {
-            return;
+            return Ok(());
         }
         let (host, ticker) = (Arc::clone(self), ticker.clone());
         let thread = thread::Builder::new().name("module".to_owned());
-        if let Err(error) = thread.spawn(move || host.work(&ticker)) {
+        let hired = thread.spawn(move || host.work(&ticker));
+        if hired.is_err() {
             self.threads.fetch_sub(1, Ordering::SeqCst);
-            tracing::warn!("cannot start another thread for modules: {error}");
         }
+        hired.map(drop)
     }
 
-    /// The thread that makes the engine's time pass.
+    /// Makes the engine's time pass.
     fn tick(&self) {
         let mut quiet = 0;
         while !self.over.load(Ordering::Relaxed) {
