@@ -5,4 +5,5 @@ mod metrics;
 mod processes;
 mod serving;
 mod tls;
+mod variants;
 mod wire;
