@@ -70,7 +70,7 @@ impl Remains {
         let is_running = |number: i32| Pid::from_raw(number).is_some_and(&is_running);
         let own = process::own_pid().as_raw_nonzero().get();
         // Mostly there is nothing left, which one short file tells.
-        let seen = if has_orphans(own, &is_running) { all() } else { Vec::new() };
+        let seen = if has_orphans(own, is_running) { all() } else { Vec::new() };
         let leaders: Vec<(i32, &str)> = self.0.iter().map(|one| (one.leader, one.unique.as_str())).collect();
         let found = belonging(&seen, own, &leaders, is_running, unique_id);
         let mut at = 0;
