@@ -34,6 +34,7 @@ const MESSAGES_A_TURN: usize = 64;
 const MESSAGE_BYTES_MAX: usize = 256;
 
 /// The module host, alive or not.
+#[cfg_attr(not(feature = "wcgi"), expect(dead_code, reason = "only a host asks who it is"))]
 pub struct Guests {
     config: Rc<Config>,
     user: Option<User>,
