@@ -65,7 +65,7 @@ pub fn run(source: Source, config: Config) -> ExitCode {
             is_wanted: crate::gateway::spawner::is_wanted,
             live: crate::gateway::spawner::run,
         },
-        precompressor: Program { is_wanted: |_| false, live: |_| ExitCode::SUCCESS },
+        precompressor: Program { is_wanted: crate::precompress::is_wanted, live: crate::precompress::run },
         metrics: Program { is_wanted: |config| config.metrics.is_some(), live: crate::metrics::run },
     };
     run_with(load, config, programs)
@@ -431,6 +431,7 @@ impl Supervisor {
             metrics: self.metrics_listener(&config).map_err(|error| error.to_string())?,
             config: Rc::new(config),
         };
+        prepare_cache(&generation);
         self.listeners.open(&generation.config).map_err(|error| error.to_string())?;
         confinement::tell_readable(&generation.config);
         let event =
@@ -578,6 +579,16 @@ fn find_user(config: &Config) -> Result<Option<User>, String> {
         Ok(Some(user)) => Ok(Some(user)),
         Ok(None) => Err(format!("there is no user {name}, whom workers are to become (server.user)")),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Gives the precompressor a place to write to. Without one, files are served as they are.
+fn prepare_cache(generation: &Generation) {
+    if let Some(directory) = &generation.config.cache.dir
+        && crate::precompress::is_wanted(&generation.config)
+        && let Err(error) = crate::precompress::start::prepare(directory, generation.user.as_ref())
+    {
+        tracing::warn!("{error}; files are served as they are");
     }
 }
 
