@@ -6,6 +6,7 @@
 //! single-threaded for life; it serves nobody itself and never waits for anybody but the kernel.
 
 mod activation;
+mod ask;
 mod attend;
 mod companions;
 mod control;
@@ -48,9 +49,9 @@ use machine::{Action, Event, Machine, WorkerId};
 use notify::Notify;
 use secure::Secure;
 
+pub use ask::{Show, status};
 pub use attend::{Program, Programs};
 pub use secure::check;
-pub use view::status;
 
 /// Serves `config` until told to stop; reads `source` anew on every reload.
 pub fn run(source: Source, config: Config) -> ExitCode {

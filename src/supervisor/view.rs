@@ -1,51 +1,11 @@
-//! What the supervisor shows of itself: its status, and the command that asks for it.
+//! What the supervisor shows of itself.
 
-use std::process::ExitCode;
-use std::time::{Duration, Instant};
-
+use super::Supervisor;
 use super::machine::{Role, WorkerId};
-use super::{Supervisor, control};
 use crate::config::Config;
 use crate::observe::names::Counter;
-use crate::observe::status::{Status, Table, Worker};
+use crate::observe::status::{Status, Worker};
 use crate::tls::Endpoint;
-
-/// How far apart the two looks are from which rates are told.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
-
-/// Asks the running server how it is, and prints that: for people, or as JSON.
-pub fn status(config: &Config, json: bool) -> ExitCode {
-    let Some(path) = &config.server.control else {
-        eprintln!("the configuration names no control socket: set `control` in [server]");
-        return ExitCode::FAILURE;
-    };
-    let text = match control::ask(path) {
-        Ok(text) => text,
-        Err(error) => {
-            eprintln!("nobody answers at {}: {error}", path.display());
-            return ExitCode::FAILURE;
-        }
-    };
-    if json {
-        print!("{text}");
-        return ExitCode::SUCCESS;
-    }
-    let asked = Instant::now();
-    std::thread::sleep(BETWEEN_LOOKS);
-    let again = control::ask(path).unwrap_or_default();
-    let parsed = |text: &str| serde_json::from_str::<Status>(text);
-    match (parsed(&text), parsed(&again)) {
-        (Ok(before), Ok(status)) if before.pid == status.pid => {
-            print!("{}", Table { status: &status, before: Some((&before, asked.elapsed())) });
-        }
-        (Ok(status), _) => print!("{}", Table { status: &status, before: None }),
-        (Err(error), _) => {
-            eprintln!("{} answered what is no status: {error}", path.display());
-            return ExitCode::FAILURE;
-        }
-    }
-    ExitCode::SUCCESS
-}
 
 impl Supervisor {
     pub(super) fn status(&self) -> Status {
@@ -63,12 +23,14 @@ impl Supervisor {
             state: self.state().to_owned(),
             generation: current.map(|generation| generation.id).unwrap_or_default(),
             last_reload: self.last_reload.clone(),
-            listeners: config.map(|config| self.listeners.status(&config)).unwrap_or_default(),
+            listeners: config.as_ref().map(|config| self.listeners.status(config)).unwrap_or_default(),
             workers: self.workers(),
             companions: self.companions_status(),
             restarts: self.machine.restarts(),
             counters: sums.by_name(),
             latency: sums.latency(),
+            cache_memory: config.as_ref().map(|config| config.cache.memory).unwrap_or_default(),
+            rates: None,
             ring_features: sums.ring_features(),
             more: self.secure.status(self.endpoint()).into_iter().collect(),
         }
@@ -119,6 +81,7 @@ impl Supervisor {
                     core: process.and_then(|process| process.core),
                     connections: count(Counter::Active),
                     requests: count(Counter::Requests),
+                    bytes_sent: count(Counter::BytesSent),
                 });
             }
         }

@@ -12,6 +12,7 @@ pub mod sandbox;
 pub mod shared;
 pub mod signals;
 pub mod sockets;
+pub mod terminal;
 pub mod tls_probe;
 pub mod user;
 pub mod wait;
