@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use httpd::config::{
-    self, AccessLog, Address, Certificate, CertificateFlag, Chunked, Config, Environment, Flags, KernelTls,
-    Level, LogFormat, Module, MountKind, Process, Programs, Report, Source, Symlinks,
+    self, AccessLog, Address, Certificate, CertificateFlag, Chunked, Config, Directory, Environment, Flags,
+    KernelTls, Level, LogFormat, Module, MountKind, Process, Programs, Report, Source, Symlinks,
 };
 
 const GOLDEN: &str = "tests/golden/config";
 
 fn environment() -> Environment {
-    Environment { root: false, cores: 4, runtime_dir: Some("/run/user/1000".into()) }
+    Environment { root: false, cores: 4, runtime_dir: Some("/run/user/1000".into()), modules: true }
 }
 
 fn load(name: &str) -> Result<Config, Report> {
@@ -110,7 +110,7 @@ fn what_is_left_out_has_defaults() {
 
 #[test]
 fn defaults_depend_on_the_user() {
-    let root = Environment { root: true, cores: 1, runtime_dir: None };
+    let root = Environment { root: true, cores: 1, runtime_dir: None, modules: true };
     let config = config::load(&Path::new(GOLDEN).join("valid_minimal.toml"), &root).expect("it is valid");
     assert_eq!(config.server.user.as_deref(), Some("www-data"));
     assert_eq!(config.server.control.as_deref(), Some(Path::new("/run/httpd/control.sock")));
@@ -199,9 +199,15 @@ fn programs_are_mounted() {
     let MountKind::Process(unprivileged) = process(&valid("valid_mounts")) else { panic!("a process") };
     assert_eq!(unprivileged.user, None, "a plain user cannot become another");
 
-    assert_eq!(exposed.kind, MountKind::Module(Module { memory: 64 << 20 }));
+    assert_eq!(exposed.kind, MountKind::Module(Module { memory: 64 << 20, directories: Vec::new() }));
     assert_eq!(exposed.timeout, Duration::from_secs(5));
-    assert_eq!(config.sites[1].mounts[0].kind, MountKind::Module(Module { memory: 1 << 20 }));
+    let directory = |name: &str, path: &str, writable| Directory {
+        name: name.to_owned(),
+        path: config.sites[1].root.parent().expect("it lies somewhere").join(path),
+        writable,
+    };
+    let directories = vec![directory("/data", "site", false), directory("/scratch", "programs", true)];
+    assert_eq!(config.sites[1].mounts[0].kind, MountKind::Module(Module { memory: 1 << 20, directories }));
 
     // What lies beneath the root at the path of a mount is not served; the module of the other site
     // would be, did not the first site's mount stand before it.
@@ -294,6 +300,15 @@ fn a_glimpse_survives_mistakes() {
     assert!(config.server.control.is_some());
     assert!(config::glimpse(Some(&Path::new(GOLDEN).join("syntax_no_equals.toml")), &environment()).is_err());
     assert!(config::glimpse(None, &environment()).is_ok_and(|config| config.server.control.is_some()));
+}
+
+#[test]
+fn modules_need_a_build_that_runs_them() {
+    let without = Environment { modules: false, ..environment() };
+    let path = Path::new(GOLDEN).join("valid_mounts.toml");
+    let report = config::load(&path, &without).expect_err("it has modules").to_string();
+    assert!(report.contains("this httpd was built without WebAssembly"), "{report}");
+    assert!(report.contains("--features wcgi"), "{report}");
 }
 
 #[test]

@@ -46,7 +46,7 @@ const DOORS: &[(&str, &str, &[&str])] = &[
 ];
 
 /// How many times `unsafe` is written, by room; absent: never. Raising a number is a decision to show.
-const UNSAFE: &[(&str, usize)] = &[("ring", 23), ("sys", 27)];
+const UNSAFE: &[(&str, usize)] = &[("ring", 23), ("sys", 28)];
 
 /// Files and directories that are pure: values in, values out.
 const PURE: &[&str] = &[
@@ -65,6 +65,7 @@ const PURE: &[&str] = &[
     "src/worker/timers.rs",
     "src/tls/control.rs",
     "src/tls/kernel.rs",
+    "src/gateway/wcgi/wasi/abi.rs",
     "src/observe/access_log.rs",
     "src/gateway/messages.rs",
     "src/gateway/script.rs",
@@ -106,6 +107,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("rcgen::", &["tls"]),
     ("clap::", &["cli", "main"]),
     ("anyhow::", &["cli", "main"]),
+    ("wasmtime::", &["gateway", "sys"]),
 ];
 
 /// Aim: 600 and 70. What is refused leaves some room for a file that does one thing.

@@ -223,6 +223,8 @@ tables! {
         dir: String,
         script: String,
         memory: Quantity,
+        read: Pairs,
+        write: Pairs,
         timeout: Quantity,
         wall: Quantity,
         concurrency: i64,

@@ -27,7 +27,7 @@ use std::time::Duration;
 use self::report::{Problems, Text};
 use self::resolve::{Context, Disk};
 
-pub use self::mounts::{Chunked, Module, Mount, MountKind, Process, Programs};
+pub use self::mounts::{Chunked, Directory, Module, Mount, MountKind, Process, Programs};
 pub use self::report::{Problem, Report};
 pub use crate::sys::file::Symlinks;
 
@@ -88,6 +88,8 @@ pub struct Environment {
     pub cores: u32,
     /// `XDG_RUNTIME_DIR`, where a plain user's sockets belong.
     pub runtime_dir: Option<PathBuf>,
+    /// Whether WebAssembly modules can be run: a feature of the build.
+    pub modules: bool,
 }
 
 impl Environment {
@@ -100,6 +102,7 @@ impl Environment {
             runtime_dir: std::env::var_os("XDG_RUNTIME_DIR")
                 .map(PathBuf::from)
                 .filter(|dir| dir.is_absolute()),
+            modules: cfg!(feature = "wcgi"),
         }
     }
 }

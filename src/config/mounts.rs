@@ -102,6 +102,19 @@ pub struct Process {
 pub struct Module {
     /// Linear memory.
     pub memory: u64,
+    /// What it sees of the file system.
+    pub directories: Vec<Directory>,
+}
+
+/// A directory that modules are given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Directory {
+    /// What they call it: absolute.
+    pub name: String,
+    /// Where it is.
+    pub path: PathBuf,
+    /// Whether they may change what is beneath.
+    pub writable: bool,
 }
 
 /// What becomes of a request body whose length is not known beforehand.
@@ -164,9 +177,9 @@ pub fn resolve(site: &file::Site, body: u64, own: &mut Resolver) -> Vec<Mount> {
         mounts.extend(one(&common, MountKind::Process(process), 60, body, &mut taken, own));
     }
     for table in site.wcgi.iter().flat_map(|list| &list.value) {
-        let memory = own.size(&table.memory, 64 * MIB, "site.wcgi.memory", 64 * KIB, MODULE_MEMORY_MAX);
+        let module = module(table, own);
         let common = common!("site.wcgi", table);
-        mounts.extend(one(&common, MountKind::Module(Module { memory }), 5, body, &mut taken, own));
+        mounts.extend(one(&common, MountKind::Module(module), 5, body, &mut taken, own));
     }
     if mounts.len() > MOUNTS_MAX {
         own.problems.at(&site.at, format!("the site has more than {MOUNTS_MAX} mounts of programs"), "");
@@ -379,6 +392,63 @@ fn process(table: &file::Cgi, own: &mut Resolver) -> Process {
         grace: own.time(&table.grace, 5, "site.cgi.grace", Duration::ZERO, DEADLINE_MAX),
         background: table.background.as_ref().is_none_or(|background| background.value),
         gain_privileges: is_set(&table.gain_privileges),
+    }
+}
+
+fn module(table: &file::Wcgi, own: &mut Resolver) -> Module {
+    if !own.context.environment.modules {
+        let what = "this httpd was built without WebAssembly";
+        let help = "remove [[site.wcgi]], or build with `cargo build --release --features wcgi`";
+        own.problems.at(&table.at, what, help);
+    }
+    let memory = own.size(&table.memory, 64 * MIB, "site.wcgi.memory", 64 * KIB, MODULE_MEMORY_MAX);
+    let mut directories = Vec::new();
+    for (pairs, key, writable) in [(&table.read, "read", false), (&table.write, "write", true)] {
+        for (name, path) in pairs.iter().flat_map(|pairs| &pairs.value.0) {
+            directories.extend(directory(name, path, key, writable, own));
+        }
+    }
+    directories.sort_by(|one, other| one.name.cmp(&other.name));
+    if let Some(twice) =
+        directories.windows(2).find(|pair| matches!(pair, [one, other] if one.name == other.name))
+    {
+        let what = format!("`{}` is given twice, to be read and to be written", twice[0].name);
+        own.problems.at(&table.at, what, "keep it in `write`: what may be written may be read");
+    }
+    Module { memory, directories }
+}
+
+fn directory(
+    name: &At<String>,
+    path: &At<String>,
+    key: &str,
+    writable: bool,
+    own: &mut Resolver,
+) -> Option<Directory> {
+    let shown = &name.value;
+    if !shown.starts_with('/')
+        || shown.split('/').any(|part| matches!(part, "." | ".."))
+        || shown.contains('\0')
+    {
+        let what = format!("`{shown}` is not an absolute path");
+        let help = format!("`site.wcgi.{key}` says what modules call a directory: \"/data\" = \"/srv/data\"");
+        own.problems.at(&name.span, what, help);
+        return None;
+    }
+    let place = own.path(path);
+    if path.value.is_empty() {
+        return None;
+    }
+    match own.context.disk.is_directory(&place) {
+        Ok(true) => Some(Directory { name: shown.clone(), path: place, writable }),
+        Ok(false) => {
+            own.problems.at(&path.span, format!("`{}` is not a directory", path.value), "");
+            None
+        }
+        Err(error) => {
+            own.refused(path, &error);
+            None
+        }
     }
 }
 

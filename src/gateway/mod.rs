@@ -9,3 +9,5 @@ pub mod cgi;
 pub mod messages;
 pub mod script;
 pub mod start;
+#[cfg(feature = "wcgi")]
+pub mod wcgi;

@@ -273,7 +273,10 @@ mod tests {
 
     #[test]
     fn modules_need_no_permission_to_execute() {
-        let module = Mount { kind: MountKind::Module(Module { memory: 1 }), ..directory("/wasm/") };
+        let module = Mount {
+            kind: MountKind::Module(Module { memory: 1, directories: Vec::new() }),
+            ..directory("/wasm/")
+        };
         check(&module, "/wasm/readme", Ok(("/cgi/readme", "/wasm/readme", "", None)));
     }
 

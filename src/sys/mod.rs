@@ -2,7 +2,10 @@
 //! (with `ring`) that may hold unsafe code.
 
 pub mod append;
+pub mod beneath;
 pub mod bytes;
+#[cfg(feature = "wcgi")]
+pub mod compiled;
 pub mod fds;
 pub mod file;
 pub mod memory_file;

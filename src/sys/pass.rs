@@ -41,6 +41,24 @@ pub fn send(channel: impl AsFd, note: &[u8], descriptor: Option<BorrowedFd<'_>>)
     Ok(())
 }
 
+/// Sends one note with several descriptors, at most four.
+///
+/// # Errors
+/// As [`send`].
+pub fn send_all(channel: impl AsFd, note: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        let fits = ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+        assert!(fits, "at most four descriptors are sent at once");
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::io::retry_on_intr(|| {
+        rustix::net::sendmsg(&channel, &[IoSlice::new(note)], &mut ancillary, flags)
+    })?;
+    Ok(())
+}
+
 /// Takes one note, and the descriptor that came along; a note of 0 bytes says that the other end is
 /// gone. What does not fit is cut off.
 ///
@@ -58,6 +76,26 @@ pub fn receive(channel: impl AsFd, into: &mut [u8]) -> Result<(usize, Option<Own
         _ => None,
     });
     Ok((received.bytes, rights))
+}
+
+/// Takes one note and all descriptors that came along, up to four; waits for one where the channel is set
+/// to. What does not fit is cut off.
+///
+/// # Errors
+/// EAGAIN when there is none and the channel does not wait.
+pub fn receive_all(channel: impl AsFd, into: &mut [u8]) -> Result<(usize, Vec<OwnedFd>), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(&channel, &mut [IoSliceMut::new(into)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let mut all = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            all.extend(descriptors);
+        }
+    }
+    Ok((received.bytes, all))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Waiting for several descriptors and a deadline, for processes without a ring.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -47,11 +47,27 @@ pub fn monotonic() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
+/// The processor time this thread has taken.
+pub fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+/// Whether reading and writing wait. The flag belongs to all copies of the descriptor, but not to the other
+/// end of a pipe or socket.
+///
+/// # Errors
+/// Those of fcntl(2).
+pub fn set_blocking(fd: impl AsFd, blocking: bool) -> Result<(), Errno> {
+    let mut flags = rustix::fs::fcntl_getfl(&fd)?;
+    flags.set(rustix::fs::OFlags::NONBLOCK, !blocking);
+    rustix::fs::fcntl_setfl(&fd, flags)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::Write;
-    use std::os::fd::AsFd;
 
     #[test]
     fn what_happens_is_said_of_the_right_descriptor() {

@@ -1,0 +1,393 @@
+//! The threads of the host, and what they do with a message.
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::OsStr;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use wasmtime::Engine;
+
+use super::engine;
+use super::modules::Modules;
+use super::run::{Ending, Limits, Remains, Run};
+use super::stop::Stop;
+use super::wasi::{Preopened, Strings};
+use crate::config::{Mount, Programs};
+use crate::gateway::messages::{MESSAGE_BYTES_MAX, Message, MountId, Refusal, Start, ToSpawner, ToWorker};
+use crate::gateway::script::{self, Found, Script};
+use crate::sys::beneath::{self, Kind, Look};
+use crate::sys::compiled::Compiled;
+use crate::sys::process::{self, Ended};
+use crate::sys::wait::{self, For};
+use crate::sys::{self, Errno, pass};
+
+/// Runs at once, whatever the mounts allow together: each has a thread, and 4 GiB of address space.
+const RUNS_MAX: u32 = 512;
+
+/// How often modules that compute are looked after. Their deadlines are as exact as this.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Ticks without any run after which ticking stops: waking it costs the next request a change of context.
+const QUIET_TICKS: u32 = 100;
+
+/// What the threads of a host share.
+pub struct Host {
+    channel: OwnedFd,
+    engine: Engine,
+    modules: Modules,
+    mounts: HashMap<MountId, Mounted>,
+    runs_max: u32,
+    threads: AtomicU32,
+    idle: AtomicUsize,
+    running: AtomicUsize,
+    dozing: AtomicBool,
+    over: AtomicBool,
+    ends: Mutex<Ends>,
+}
+
+/// A mount of modules.
+pub struct Mounted {
+    /// As configured.
+    pub mount: Mount,
+    /// The root of its site.
+    pub root: PathBuf,
+    /// Bytes of memory of each run.
+    pub memory: u64,
+    /// Directories its modules are given.
+    pub directories: Vec<Arc<Preopened>>,
+}
+
+/// The runs that can be told to end.
+#[derive(Default)]
+struct Ends {
+    runs: HashMap<u64, Arc<AtomicBool>>,
+    /// Told to end before their thread had begun with them.
+    early: VecDeque<u64>,
+}
+
+impl Host {
+    /// A host of some mounts, which keeps compiled modules in a directory if it is given one.
+    ///
+    /// # Errors
+    /// When no engine can be made here.
+    pub fn new(
+        channel: OwnedFd,
+        mounts: HashMap<MountId, Mounted>,
+        compiled: Option<Compiled>,
+    ) -> wasmtime::Result<Arc<Self>> {
+        let allowed = mounts.values().map(|mounted| mounted.mount.concurrency);
+        let runs_max = allowed.fold(0, u32::saturating_add).clamp(1, RUNS_MAX);
+        let memory = mounts.values().map(|mounted| mounted.memory).max().unwrap_or_default();
+        let engine = engine::make(runs_max, memory)?;
+        let modules = Modules::new(&engine, compiled)?;
+        Ok(Arc::new(Self {
+            channel,
+            engine,
+            modules,
+            mounts,
+            runs_max,
+            threads: AtomicU32::new(1),
+            idle: AtomicUsize::new(0),
+            running: AtomicUsize::new(0),
+            dozing: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            ends: Mutex::default(),
+        }))
+    }
+
+    /// Answers until the other end of the channel is closed; returns while other runs may still be at it.
+    ///
+    /// # Errors
+    /// When the channel or a thread cannot be had.
+    pub fn serve(self: &Arc<Self>) -> Result<(), sys::Error> {
+        wait::set_blocking(&self.channel, true)
+            .map_err(|errno| sys::Error::new("wait on", "the channel of the spawner", errno))?;
+        let host = Arc::clone(self);
+        let ticker = thread::Builder::new().name("ticker".to_owned()).spawn(move || host.tick());
+        let ticker = ticker.map_err(|error| sys::Error::from_io("start", "a thread", &error))?;
+        self.work(ticker.thread());
+        Ok(())
+    }
+
+    /// One thread: takes messages, and runs what they ask for.
+    fn work(self: &Arc<Self>, ticker: &thread::Thread) {
+        let mut message = vec![0; MESSAGE_BYTES_MAX];
+        let mut buffer = Vec::new();
+        while !self.over.load(Ordering::Relaxed) {
+            self.idle.fetch_add(1, Ordering::SeqCst);
+            let received = pass::receive_all(&self.channel, &mut message);
+            let nobody_waits = self.idle.fetch_sub(1, Ordering::SeqCst) == 1;
+            let (length, descriptors) = match received {
+                Ok((0, _)) => break,
+                Ok(received) => received,
+                Err(errno) => {
+                    tracing::error!("the channel of the spawner: {errno}");
+                    break;
+                }
+            };
+            match Message::<ToSpawner<'_>>::decode(message.get(..length).unwrap_or_default()) {
+                Some(Message { from, to, what: ToSpawner::Start(start) }) => {
+                    if nobody_waits {
+                        self.hire(ticker);
+                    }
+                    self.running.fetch_add(1, Ordering::SeqCst);
+                    if self.dozing.load(Ordering::SeqCst) {
+                        ticker.unpark();
+                    }
+                    self.start((from, to), &start, descriptors, &mut buffer);
+                    self.running.fetch_sub(1, Ordering::SeqCst);
+                }
+                Some(Message { what: ToSpawner::End { id, .. }, .. }) => self.end(id),
+                Some(Message { what: ToSpawner::Hello, .. }) => {}
+                None => tracing::warn!("the spawner sent a message that is none"),
+            }
+        }
+        self.over.store(true, Ordering::Relaxed);
+        ticker.unpark();
+    }
+
+    /// Starts another thread, if there may be one. Without it, requests wait for one that is there.
+    fn hire(self: &Arc<Self>, ticker: &thread::Thread) {
+        let more = |threads| (threads < self.runs_max).then_some(threads + 1);
+        if self.threads.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_err() {
+            return;
+        }
+        let (host, ticker) = (Arc::clone(self), ticker.clone());
+        let thread = thread::Builder::new().name("module".to_owned());
+        if let Err(error) = thread.spawn(move || host.work(&ticker)) {
+            self.threads.fetch_sub(1, Ordering::SeqCst);
+            tracing::warn!("cannot start another thread for modules: {error}");
+        }
+    }
+
+    /// The thread that makes the engine's time pass.
+    fn tick(&self) {
+        let mut quiet = 0;
+        while !self.over.load(Ordering::Relaxed) {
+            quiet = if self.running.load(Ordering::SeqCst) == 0 { quiet + 1 } else { 0 };
+            if quiet > QUIET_TICKS {
+                // Who begins a run counts it first and looks at the flag then; so one of both sees the other.
+                self.dozing.store(true, Ordering::SeqCst);
+                if self.running.load(Ordering::SeqCst) == 0 {
+                    thread::park();
+                }
+                self.dozing.store(false, Ordering::SeqCst);
+                quiet = 0;
+            }
+            thread::sleep(TICK);
+            self.engine.increment_epoch();
+        }
+    }
+
+    fn start(
+        &self,
+        (from, to): (u64, u64),
+        start: &Start<'_>,
+        descriptors: Vec<OwnedFd>,
+        buffer: &mut Vec<u8>,
+    ) {
+        let id = start.id;
+        let ended = self.ends().begin(id);
+        let run = match self.prepare(start, descriptors, ended) {
+            Ok(run) => run,
+            Err(why) => {
+                self.ends().runs.remove(&id);
+                return self.say(from, to, ToWorker::Refused { id, why });
+            }
+        };
+        // What the number of a process is good for, telling who is who, the number of the host is not.
+        let pid = process::own_pid().as_raw_nonzero().get().unsigned_abs();
+        self.say(from, to, ToWorker::Started { id, pid, nph: false });
+        let label = run.label.clone();
+        let Remains { ending, cpu, buffer: used, store } = run.go(std::mem::take(buffer));
+        self.ends().runs.remove(&id);
+        let (how, overran) = judge(&ending, &label);
+        self.say(from, to, ToWorker::Exited { id, how, cpu, overran });
+        *buffer = used;
+        drop(store);
+    }
+
+    /// Everything up to the first instruction.
+    fn prepare(
+        &self,
+        start: &Start<'_>,
+        descriptors: Vec<OwnedFd>,
+        ended: Arc<AtomicBool>,
+    ) -> Result<Run<'_>, Refusal> {
+        let mounted = self.mounts.get(&start.mount).ok_or(Refusal::NotFound)?;
+        let mut descriptors = descriptors.into_iter();
+        let output = descriptors.next().ok_or(Refusal::Broken)?;
+        let input = descriptors.next().filter(|_| start.input);
+        let mut seen = None;
+        let script = script::resolve(&mounted.mount, &mounted.root, start.path, |path| {
+            seen = beneath::look_anywhere(Path::new(OsStr::from_bytes(path))).ok();
+            found(seen.as_ref())
+        })?;
+        let look = seen.ok_or(Refusal::NotFound)?;
+        // In a directory of modules, other files are their data.
+        if matches!(mounted.mount.programs, Programs::Directory(_)) && !script.file.ends_with(b".wasm") {
+            return Err(Refusal::Forbidden);
+        }
+        let shown = String::from_utf8_lossy(&script.file);
+        let program = self.modules.find(&script.file, &look).map_err(|why| {
+            tracing::error!("{shown}: {why}");
+            Refusal::Broken
+        })?;
+        let mut arguments = Strings::default();
+        arguments.push(&[&script.name]);
+        start.arguments.iter().for_each(|argument| arguments.push(&[argument]));
+        let mount = &mounted.mount;
+        Ok(Run {
+            program,
+            limits: Limits { memory: mounted.memory, timeout: mount.timeout, wall: mount.wall },
+            directories: &mounted.directories,
+            label: format!("{shown} [{}]", start.id),
+            arguments,
+            variables: variables(mount, start, &script),
+            input,
+            output,
+            ended,
+        })
+    }
+
+    fn end(&self, id: u64) {
+        self.ends().end(id);
+    }
+
+    fn ends(&self) -> MutexGuard<'_, Ends> {
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn say(&self, from: u64, to: u64, what: ToWorker) {
+        let mut bytes = Vec::with_capacity(64);
+        // The answer goes to whom the request came from.
+        Message { from: to, to: from, what }.encode(&mut bytes);
+        loop {
+            match pass::send(&self.channel, &bytes, None) {
+                Err(Errno::AGAIN) => {
+                    let room = wait::wait(&[(self.channel.as_fd(), For::Writing)], None);
+                    if room.is_err() {
+                        return;
+                    }
+                }
+                // A spawner that is gone needs no answer.
+                _ => return,
+            }
+        }
+    }
+}
+
+impl Ends {
+    /// Ends that came early and whose requests never came are of no use for long.
+    const EARLY_MAX: usize = 64;
+
+    fn begin(&mut self, id: u64) -> Arc<AtomicBool> {
+        let early = self.early.iter().position(|other| *other == id);
+        let ended = Arc::new(AtomicBool::new(early.is_some()));
+        if let Some(at) = early {
+            self.early.remove(at);
+        }
+        self.runs.insert(id, Arc::clone(&ended));
+        ended
+    }
+
+    fn end(&mut self, id: u64) {
+        if let Some(ended) = self.runs.get(&id) {
+            ended.store(true, Ordering::Relaxed);
+            return;
+        }
+        if self.early.len() == Self::EARLY_MAX {
+            self.early.pop_front();
+        }
+        self.early.push_back(id);
+    }
+}
+
+/// What the environment of a run is made of: the mount's own variables, those of the request, and what
+/// finding the module has shown.
+fn variables(mount: &Mount, start: &Start<'_>, script: &Script) -> Strings {
+    let mut variables = Strings::default();
+    for (name, value) in &mount.env {
+        variables.push(&[name.as_bytes(), b"=", value.as_bytes()]);
+    }
+    start.variables.iter().for_each(|variable| variables.push(&[variable]));
+    variables.push(&[b"SCRIPT_NAME=", &script.name]);
+    variables.push(&[b"SCRIPT_FILENAME=", &script.file]);
+    if let Some(translated) = &script.translated {
+        variables.push(&[b"PATH_INFO=", &script.info]);
+        variables.push(&[b"PATH_TRANSLATED=", translated]);
+    }
+    variables
+}
+
+fn found(look: Option<&Look>) -> Found {
+    match look.map(|look| look.kind) {
+        Some(Kind::File) => Found::File { executable: true },
+        Some(Kind::Directory) => Found::Directory,
+        Some(Kind::Special | Kind::Symlink) => Found::Special,
+        None => Found::Nothing,
+    }
+}
+
+/// What the worker is told of an ending, in the words for processes: by their own fault they abort, others
+/// terminate them, and who takes too long is killed.
+fn judge(ending: &Ending, label: &str) -> (Ended, bool) {
+    const ABORT: i32 = 6;
+    const KILL: i32 = 9;
+    const TERM: i32 = 15;
+    match ending {
+        Ending::Exited(code) => (Ended::Exited(*code), false),
+        Ending::Stopped(stop @ (Stop::Timeout | Stop::Wall)) => {
+            tracing::warn!("{label}: {stop}");
+            (Ended::Killed(KILL), true)
+        }
+        Ending::Stopped(stop @ (Stop::Gone | Stop::Ended | Stop::Exit(_))) => {
+            tracing::debug!("{label}: {stop}");
+            (Ended::Killed(TERM), false)
+        }
+        Ending::Stopped(stop @ Stop::NoMemory) => {
+            tracing::warn!("{label}: {stop}");
+            (Ended::Killed(ABORT), false)
+        }
+        Ending::Failed(why) => {
+            tracing::warn!("{label}: {why}");
+            (Ended::Killed(ABORT), false)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_that_comes_first_still_counts() {
+        let mut ends = Ends::default();
+        ends.end(7);
+        assert!(ends.begin(7).load(Ordering::Relaxed));
+        assert!(!ends.begin(8).load(Ordering::Relaxed));
+        let ended = ends.begin(9);
+        ends.end(9);
+        assert!(ended.load(Ordering::Relaxed));
+        for id in 100..300 {
+            ends.end(id);
+        }
+        assert_eq!(ends.early.len(), Ends::EARLY_MAX);
+        assert!(ends.begin(299).load(Ordering::Relaxed) && !ends.begin(100).load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn endings_are_told_in_the_words_for_processes() {
+        let check = |ending: Ending, expected| assert_eq!(judge(&ending, "test"), expected, "{ending:?}");
+        check(Ending::Exited(3), (Ended::Exited(3), false));
+        check(Ending::Stopped(Stop::Timeout), (Ended::Killed(9), true));
+        check(Ending::Stopped(Stop::Wall), (Ended::Killed(9), true));
+        check(Ending::Stopped(Stop::Gone), (Ended::Killed(15), false));
+        check(Ending::Failed("trap".to_owned()), (Ended::Killed(6), false));
+    }
+}
