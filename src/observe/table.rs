@@ -295,7 +295,10 @@ impl Table<'_> {
             if let Some(end) = certificate["not_after"].as_u64() {
                 write!(out, ", until {}", date(end))?;
                 match end.checked_sub(self.now) {
-                    Some(left) => write!(out, " ({} days)", left / 86_400)?,
+                    Some(left) => match left / 86_400 {
+                        1 => write!(out, " (1 day)")?,
+                        days => write!(out, " ({days} days)")?,
+                    },
                     None => write!(out, " (EXPIRED)")?,
                 }
             }

@@ -111,6 +111,8 @@ struct Supervisor {
     /// What processes did that are gone.
     gone: Sums,
     health: Health,
+    /// Whether it was said what runs here.
+    introduced: bool,
     cores: Vec<u32>,
     began: Instant,
     /// The same, in seconds since 1970.
@@ -171,6 +173,7 @@ impl Supervisor {
             last_reload: None,
             gone: Sums::default(),
             health: Health::new().map_err(|error| error.to_string())?,
+            introduced: false,
             cores: process::cores(),
             began: now,
             started: now_in_seconds(),
@@ -493,6 +496,9 @@ impl Supervisor {
         log::start(level(config.log.level));
         if id > 1 {
             self.last_reload = Some(Reload { succeeded: true, at: now_in_seconds(), reason: None });
+        }
+        if !std::mem::replace(&mut self.introduced, true) {
+            self.introduction(&config).iter().for_each(|line| tracing::info!("{line}"));
         }
         let line = self.serving_line(&config);
         tracing::info!("{line}");

@@ -1,11 +1,21 @@
 //! What the supervisor shows of itself.
 
-use super::Supervisor;
 use super::machine::{Role, WorkerId};
-use crate::config::Config;
-use crate::observe::names::Counter;
+use super::{Supervisor, listeners};
+use crate::config::{Config, KernelTls, Site};
+use crate::observe::names::{Counter, RING_EFFECTS, RING_FEATURES};
 use crate::observe::status::{Status, Worker};
+use crate::sys::sandbox;
 use crate::tls::Endpoint;
+
+/// How many sites the first lines name.
+const SITES_NAMED: usize = 8;
+
+/// A site in a few words.
+fn named(site: &Site) -> String {
+    let hosts = if site.hosts.is_empty() { "all other hosts".to_owned() } else { site.hosts.join(" ") };
+    format!("{hosts} from {}", site.root.display())
+}
 
 impl Supervisor {
     pub(super) fn status(&self) -> Status {
@@ -52,6 +62,43 @@ impl Supervisor {
             if workers == 1 { "" } else { "s" },
             std::process::id()
         )
+    }
+
+    /// What is worth knowing of a server that has begun: what it is made of, and what it goes without.
+    pub(super) fn introduction(&self, config: &Config) -> Vec<String> {
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let user = config.server.user.as_deref().map(|user| format!(", workers run as {user}"));
+        let mut lines = vec![format!(
+            "httpd {} on Linux {}{}",
+            env!("CARGO_PKG_VERSION"),
+            kernel.trim_end(),
+            user.unwrap_or_default()
+        )];
+        let mut sites: Vec<String> = config.sites.iter().take(SITES_NAMED).map(named).collect();
+        if let Some(more @ 1..) = config.sites.len().checked_sub(SITES_NAMED) {
+            sites.push(format!("{more} more"));
+        }
+        lines.push(format!("sites: {}", sites.join("; ")));
+        if let Some(address) = &config.metrics {
+            lines.push(format!("metrics: {}", listeners::url(address, false)));
+        }
+        let features = self.status().ring_features;
+        let lacking = sandbox::lacking();
+        let mut used = vec![format!("ring with {}", features.join(", "))];
+        used.push(if lacking.is_empty() { "sandbox" } else { "sandbox in part" }.to_owned());
+        let without_tls =
+            self.secure.kernel().filter(|tls| !(tls.usable && config.tls.kernel != KernelTls::Off));
+        if self.secure.kernel().is_some() && without_tls.is_none() {
+            used.push("TLS for large bodies".to_owned());
+        }
+        lines.push(format!("of the kernel: {}", used.join("; ")));
+        let ring = RING_FEATURES.iter().zip(RING_EFFECTS);
+        let ring = ring.filter(|(name, _)| !features.iter().any(|there| there == *name));
+        lines.extend(ring.map(|(name, effect)| format!("without {name}: {effect}")));
+        lines.extend(lacking.iter().map(|lack| format!("without {}: {}", lack.feature, lack.effect)));
+        let effect = "large bodies over https are encrypted by the workers";
+        lines.extend(without_tls.map(|tls| format!("without kernel TLS: {effect}; {}", tls.text)));
+        lines
     }
 
     fn state(&self) -> &'static str {

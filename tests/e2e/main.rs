@@ -4,5 +4,6 @@ mod kit;
 mod metrics;
 mod processes;
 mod serving;
+mod status;
 mod tls;
 mod wire;
