@@ -52,3 +52,24 @@ fn what_is_not_built_says_so() {
         check(line, 2, "", "is not built yet");
     }
 }
+
+#[test]
+fn what_packages_ship_is_generated() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let into = folder.path().join("package");
+    check(&format!("generate {}", into.display()), 0, "", "");
+    for (name, holds) in [
+        ("man/httpd.8", ".SH COMMANDS\n.SS \"httpd compress\""),
+        ("man/httpd.toml.5", ".SH [[site.rule]]"),
+        ("completions/httpd.bash", "--http-port"),
+        ("completions/_httpd", "#compdef httpd"),
+        ("completions/httpd.fish", "complete -c httpd"),
+    ] {
+        let text = std::fs::read_to_string(into.join(name)).expect("it is written");
+        assert!(text.contains(holds), "{name}:\n{text}");
+    }
+    check("generate /proc/no/such", 1, "", "/proc/no/such: ");
+    // Packagers know it; others are not shown it.
+    let help = httpd("--help").stdout;
+    assert!(!String::from_utf8_lossy(&help).contains("generate"));
+}
