@@ -28,7 +28,7 @@ mod timing;
 mod transport;
 
 pub use action::{Action, Event};
-pub use scope::{Scope, Settings};
+pub use scope::{KERNEL_TLS_MIN, Scope, Settings};
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -124,6 +124,15 @@ impl Outgoing {
         self.plain.len() as u64 + queued.sum::<u64>()
     }
 
+    /// Bytes of files that wait.
+    pub fn of_files(&self) -> u64 {
+        let of_file = |piece: &Piece| match piece {
+            Piece::File(piece) => piece.range.end - piece.range.start,
+            Piece::Text(_) | Piece::Memory(..) => 0,
+        };
+        self.queue.iter().map(of_file).sum()
+    }
+
     /// Takes what goes next, at most about `piece_max` bytes of a body. A file stays until
     /// [`Self::advance_file`] says how much of it went.
     pub fn next(&mut self, piece_max: usize) -> Next {

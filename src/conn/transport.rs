@@ -13,10 +13,6 @@ use crate::sys::Errno;
 use crate::sys::bytes::Slice;
 use crate::tls::{ALERT, Established, Exhausted, Failure, HandOver, Session, sealed_length};
 
-/// With at least so much to send, the kernel takes over the encryption: it saves a copy of every
-/// byte, and costs two system calls and some memory once. An estimate: where it begins to pay depends on
-/// the hardware's memory and cipher speed, and has not been measured on any.
-pub const KERNEL_TLS_MIN: u64 = 64 * 1024;
 /// A piece of a body sealed at once, so that its records fit a large buffer.
 const SEALED_PIECE_MAX: usize = 64 * 1024;
 
@@ -231,8 +227,8 @@ impl Connection {
     /// Asks the kernel to take over, when there is enough to send for that to pay.
     pub(super) fn hand_over(&mut self, scope: &mut Scope) -> bool {
         let Transport::Tls(tls) = &mut self.transport else { return false };
-        if tls.session.is_sent_by_kernel() || !tls.wire.is_empty() || self.outgoing.length() < KERNEL_TLS_MIN
-        {
+        let is_worth_it = self.outgoing.of_files() >= scope.settings.kernel_tls_min;
+        if tls.session.is_sent_by_kernel() || !tls.wire.is_empty() || !is_worth_it {
             return false;
         }
         let Some(hand_over) = tls.session.hand_over() else { return false };

@@ -84,6 +84,8 @@ pub struct Setup<'a> {
     pub counters: Counters,
     /// Open files that the cache may hold.
     pub descriptors: usize,
+    /// With at least so many bytes of files to send, the kernel takes over the encryption.
+    pub kernel_tls_min: u64,
     /// Makes what is remembered of passwords useless elsewhere.
     pub secret: [u8; 32],
 }
@@ -136,7 +138,7 @@ impl<R: Ring> Worker<R> {
         let config = setup.config;
         let memory = config.cache.memory / u64::from(config.server.workers);
         let first = setup.secret.last_chunk().map_or(0, |end| u64::from_le_bytes(*end));
-        let settings = Settings::of(config, setup.access_log.is_some());
+        let settings = Settings::of(config, setup.access_log.is_some(), setup.kernel_tls_min);
         let shared = Shared {
             files: Files::new(config, Share { memory, descriptors: setup.descriptors }, setup.secret),
             roots: Roots::new(config, &mut ring),

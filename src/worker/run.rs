@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use super::accept::Listener;
 use super::start::{READY, Start, failed};
 use super::{Life, Setup, Worker};
+use crate::conn::KERNEL_TLS_MIN;
 use crate::files::Share;
 use crate::observe::names::Counter;
 use crate::ring::Ring;
@@ -65,6 +66,7 @@ fn serve(start: &Start) -> Result<(), String> {
         access_log: start.access_log.as_ref().map(|log| Fd(log.as_raw_fd())),
         counters: start.counters.clone(),
         descriptors: Share::DESCRIPTORS,
+        kernel_tls_min: KERNEL_TLS_MIN,
         secret,
     };
     let mut worker = Worker::new(ring, setup);

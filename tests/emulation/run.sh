@@ -10,7 +10,7 @@
 # The tests are those of tests/tls_emulated.rs, and those of tests/e2e/tls.rs: the real server, which is required to
 # use the kernel's TLS. Instead of them the commands in the file that EMULATION_TESTS names are run, with the
 # programs that EMULATION_PROGRAMS lists (QEMU needs to know them), and any further options of QEMU from
-# EMULATION_OPTIONS.
+# EMULATION_OPTIONS; EMULATION_CPU is the processor it is to be, EMULATION_SECONDS how long it may take.
 set -eu
 cd "$(dirname "$0")/../.."
 here=$PWD/tests/emulation
@@ -114,7 +114,7 @@ qemu)
     # Without cx16: the cmpxchg16b of QEMU 7.2 leaves wrong flags and a wrong stack behind when it is interrupted, and
     # kernels allocate memory with it. What has not said how it ended is started again; a test that fails is not.
     for attempt in 1 2 3; do
-        timeout 400 qemu-system-x86_64 -accel tcg -cpu max,-cx16 -m 1024 -nographic -no-reboot -nic none \
+        timeout "${EMULATION_SECONDS:-400}" qemu-system-x86_64 -accel tcg -cpu "${EMULATION_CPU:-max,-cx16}" -m 1024 -nographic -no-reboot -nic none \
             -device virtio-rng-pci -kernel "$tree"/boot/vmlinuz-* -initrd "$room/initramfs" \
             -append "console=ttyS0 quiet panic=-1 EMULATION_DIR=/" ${EMULATION_OPTIONS:-} </dev/null >"$log" 2>&1 &
         machine_runs=$!

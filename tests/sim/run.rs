@@ -35,6 +35,9 @@ impl Report {
     }
 }
 
+/// Less than in earnest: most files of the simulation are small.
+const KERNEL_TLS_MIN: u64 = 16 << 10;
+
 /// How a run goes.
 pub struct Plan {
     pub config: Config,
@@ -103,6 +106,7 @@ fn live(
         access_log: Some(LOG),
         counters: counters.clone(),
         descriptors,
+        kernel_tls_min: KERNEL_TLS_MIN,
         secret: [7; 32],
     };
     let mut worker = Worker::new(FakeRing::new(Rc::clone(world)), setup);
