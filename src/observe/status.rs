@@ -144,6 +144,14 @@ impl Rates {
     }
 }
 
+/// What one program leaves to the next of its sums: by name, since the next one may count more or less.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Carried {
+    counters: BTreeMap<String, u64>,
+    latency: BTreeMap<String, Histogram>,
+}
+
 /// Sums of counters, over processes alive and gone.
 #[derive(Clone, Debug)]
 pub struct Sums {
@@ -171,6 +179,27 @@ impl Sums {
                 Kind::Gauge if !is_gone => *sum += value,
                 Kind::Bits if !is_gone => *sum |= value,
                 Kind::Gauge | Kind::Bits => {}
+            }
+        }
+    }
+
+    /// What was done so far, in a form that another version of the program understands.
+    pub fn carried(&self) -> Carried {
+        let grows = COUNTERS.iter().filter(|known| matches!(known.kind, Kind::Total | Kind::Time));
+        let value = |known: &Description| self.counters.get(known.name).copied().unwrap_or_default();
+        let counters = grows.map(|known| (known.name.to_owned(), value(known))).collect();
+        Carried { counters, latency: self.latency() }
+    }
+
+    /// Adds what was done before. What this version does not count is left out.
+    pub fn carry(&mut self, carried: &Carried) {
+        for known in COUNTERS.iter().filter(|known| matches!(known.kind, Kind::Total | Kind::Time)) {
+            let sum = self.counters.entry(known.name).or_default();
+            *sum = sum.wrapping_add(carried.counters.get(known.name).copied().unwrap_or_default());
+        }
+        for (class, name) in latency::CLASSES.iter().enumerate() {
+            for (at, amount) in carried.latency.get(*name).into_iter().flat_map(|all| all.cells(class)) {
+                self.latency[at] = self.latency[at].wrapping_add(amount);
             }
         }
     }
@@ -259,6 +288,35 @@ mod tests {
         assert_eq!(status.ring_features, ["buffer-ring"]);
         assert_eq!(status.latency["2xx"].sum, 15_000);
         assert_eq!(status.latency["2xx"].buckets, [(Some(6144), 1), (Some(12_288), 1)]);
+    }
+
+    #[test]
+    fn what_is_carried_over_is_added_to_what_is_done_since() {
+        let counters = Counters::new().unwrap();
+        counters.add(Counter::Requests, 7);
+        counters.set(Counter::Active, 3);
+        counters.add_latency(0, 2, Duration::from_micros(20));
+        counters.add_latency(3, 1, Duration::from_secs(100));
+        let mut sums = Sums::default();
+        sums.add(&counters, false);
+        let text = serde_json::to_string(&sums.carried()).unwrap();
+        let mut next = Sums::default();
+        next.carry(&serde_json::from_str(&text).unwrap());
+        next.add(&counters, false);
+        let by_name = next.by_name();
+        assert_eq!((by_name["requests"], by_name["connections_active"]), (14, 3));
+        assert_eq!(next.latency()["2xx"].buckets, [(Some(24), 4)]);
+        assert_eq!(
+            (next.latency()["2xx"].sum, next.latency()["5xx"].buckets.as_slice()),
+            (80, &[(None, 2)][..])
+        );
+        // Of another version, or not there at all.
+        next.carry(
+            &serde_json::from_str(r#"{"counters":{"gone":1},"latency":{"2xx":{"buckets":[[25,1]]}}}"#)
+                .unwrap(),
+        );
+        next.carry(&Carried::default());
+        assert_eq!(next.by_name(), by_name);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::machine::{Role, WorkerId};
 use super::{Supervisor, listeners};
 use crate::config::{Config, KernelTls, Site};
 use crate::observe::names::{Counter, RING_EFFECTS, RING_FEATURES};
-use crate::observe::status::{Status, Worker};
+use crate::observe::status::{Status, Sums, Worker};
 use crate::sys::sandbox;
 use crate::tls::Endpoint;
 
@@ -19,10 +19,7 @@ fn named(site: &Site) -> String {
 
 impl Supervisor {
     pub(super) fn status(&self) -> Status {
-        let mut sums = self.gone.clone();
-        for process in self.processes.values().chain(self.attending.values()) {
-            sums.add(&process.counters, false);
-        }
+        let sums = self.sums();
         let current = self.machine.current();
         let config = self.current_config();
         Status {
@@ -44,6 +41,15 @@ impl Supervisor {
             ring_features: sums.ring_features(),
             more: self.secure.status(self.endpoint()).into_iter().collect(),
         }
+    }
+
+    /// What all processes have counted, those that are gone included.
+    pub(super) fn sums(&self) -> Sums {
+        let mut sums = self.gone.clone();
+        for process in self.processes.values().chain(self.attending.values()) {
+            sums.add(&process.counters, false);
+        }
+        sums
     }
 
     fn endpoint(&self) -> Option<&Endpoint> {
