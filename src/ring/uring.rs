@@ -549,3 +549,24 @@ impl Drop for Uring {
         self.buried.drain(..).for_each(direct::close);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_worker_never_asks_for_is_refused() {
+        let (mut ring, _leases, features) = setup::make(&Options::default()).expect("a ring");
+        if !features.restricted {
+            return;
+        }
+        let entry = opcode::Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build();
+        // SAFETY: the operation lends no memory.
+        unsafe { ring.submission().push(&entry) }.expect("room for one");
+        ring.submit_and_wait(1).expect("handed over");
+        let answer = ring.completion().next().expect("an answer").result();
+        assert_eq!(answer, -libc::EACCES);
+        let workers = ring.submitter().register_iowq_max_workers(&mut [1, 1]);
+        assert_eq!(workers.map_err(errno), Err(Errno::ACCESS));
+    }
+}

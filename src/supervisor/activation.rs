@@ -1,14 +1,15 @@
 //! Socket activation, by the protocol of sd_listen_fds(3): listeners that the service manager opened
-//! for us stand at the numbers from 3 on.
+//! for us, or kept for us since we ran before ([`super::store`]), stand at the numbers from 3 on.
 
 use super::listeners::{Adopted, Origin};
+use super::store;
 use crate::sys::sockets;
 
 /// The first number; a constant of the protocol.
 const FIRST: i32 = 3;
 
-/// Takes over what the environment announces. To be called once, before anything is opened.
-pub fn adopt() -> Vec<Adopted> {
+/// Names of the descriptors that the environment announces.
+pub fn names() -> Vec<String> {
     let variable = |name| std::env::var(name).ok();
     let announced = Announced::read(
         variable("LISTEN_PID").as_deref(),
@@ -16,9 +17,15 @@ pub fn adopt() -> Vec<Adopted> {
         variable("LISTEN_FDNAMES").as_deref(),
         std::process::id(),
     );
-    let fds = sockets::adopt((FIRST..).take(announced.names.len()));
+    announced.names
+}
+
+/// Takes over what the environment announces. To be called once, before anything is opened.
+pub fn adopt() -> Vec<Adopted> {
+    let names = names();
+    let fds = sockets::adopt((FIRST..).take(names.len()));
     let mut adopted = Vec::new();
-    for ((fd, name), number) in fds.into_iter().zip(announced.names).zip(FIRST..) {
+    for ((fd, name), number) in fds.into_iter().zip(names).zip(FIRST..) {
         let Some(fd) = fd else {
             tracing::warn!("socket activation announced descriptor {number} ({name}), which is not open");
             continue;
@@ -28,7 +35,9 @@ pub fn adopt() -> Vec<Adopted> {
                 if let Err(errno) = sockets::prepare_adopted(&fd, &place) {
                     tracing::warn!("socket {number} ({name}) of socket activation: {errno}");
                 }
-                adopted.push(Adopted { place, fd, origin: Origin::Activation, file: None });
+                // What was kept is ours, one socket for each worker.
+                let origin = if store::is_ours(&name) { Origin::Predecessor } else { Origin::Activation };
+                adopted.push(Adopted { place, fd, origin, file: None });
             }
             Ok(None) | Err(_) => {
                 tracing::warn!(

@@ -186,6 +186,15 @@ impl Listeners {
         self.bound.iter().flat_map(|bound| bound.fds.iter().map(|fd| (fd, bound.origin, bound.file)))
     }
 
+    /// The sockets that the service manager is to keep over a restart, by address: those over TCP that it has
+    /// not made itself. A unix socket loses its name when the program ends, and with it who could come.
+    pub fn lasting(&self) -> impl Iterator<Item = (SocketAddr, &[OwnedFd])> {
+        self.bound.iter().filter_map(|bound| match bound.address {
+            Address::Tcp(address) if bound.origin != Origin::Activation => Some((address, &bound.fds[..])),
+            _ => None,
+        })
+    }
+
     /// Binds a new address, or takes what was handed to us; returns its position.
     fn bind(&mut self, key: Key, listen: &Listen) -> Result<usize, Error> {
         let fits = |adopted: &Adopted| is_meant(&listen.address, &adopted.place);

@@ -9,6 +9,7 @@ mod activation;
 mod ask;
 mod attend;
 mod companions;
+mod confinement;
 mod control;
 mod launch;
 mod listeners;
@@ -17,6 +18,7 @@ mod machine;
 mod monitor;
 mod notify;
 mod secure;
+mod store;
 mod succession;
 mod view;
 
@@ -48,6 +50,7 @@ use listeners::Listeners;
 use machine::{Action, Event, Machine, WorkerId};
 use notify::Notify;
 use secure::Secure;
+use store::Store;
 
 pub use ask::{Show, status};
 pub use attend::{Program, Programs};
@@ -101,6 +104,7 @@ struct Supervisor {
     epoch: u64,
     control: Option<Control>,
     notify: Notify,
+    store: Store,
     secure: Secure,
     /// When the service manager next expects a sign of life.
     alive_at: Option<Instant>,
@@ -150,6 +154,7 @@ impl Supervisor {
         if let Err(error) = process::raise_descriptor_limit() {
             tracing::warn!("{error}");
         }
+        confinement::tell_lacks();
         let now = Instant::now();
         let notify = Notify::from_environment();
         let mut supervisor = Self {
@@ -167,6 +172,7 @@ impl Supervisor {
             control: None,
             alive_at: notify.watchdog_every().map(|every| now + every),
             notify,
+            store: Store::from_environment(),
             secure: Secure::default(),
             reload_wanted: false,
             renewal_wanted: false,
@@ -427,6 +433,7 @@ impl Supervisor {
             config: Rc::new(config),
         };
         self.listeners.open(&generation.config).map_err(|error| error.to_string())?;
+        confinement::tell_readable(&generation.config);
         let event =
             Event::Begin { workers: generation.config.server.workers, drain: generation.config.server.drain };
         let id = self.machine.next();
@@ -490,6 +497,7 @@ impl Supervisor {
             self.want(kind, id);
         }
         self.listeners.settle(&config);
+        self.store.keep(&self.listeners, &self.notify);
         if self.control.as_ref().map(Control::path) != config.server.control.as_deref() {
             self.open_control(&config);
         }

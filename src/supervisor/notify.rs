@@ -2,10 +2,13 @@
 //! to the socket it names. Without one, nothing is said.
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
+
+use crate::sys::pass;
 
 /// The way to the service manager.
 #[derive(Debug, Default)]
@@ -44,6 +47,24 @@ impl Notify {
     /// The workers drain.
     pub fn stopping(&self) {
         self.send("STOPPING=1\nSTATUS=draining\n");
+    }
+
+    /// Descriptors that it is to keep for the next program, under a name.
+    pub fn store(&self, name: &str, fds: &[BorrowedFd<'_>]) {
+        let Some((_, manager)) = &self.manager else { return };
+        let note = format!("FDSTORE=1\nFDNAME={name}\n");
+        let sent = UnixDatagram::unbound().and_then(|socket| {
+            socket.connect_addr(manager)?;
+            Ok(pass::send_all(&socket, note.as_bytes(), fds)?)
+        });
+        if let Err(error) = sent {
+            tracing::warn!("a restart will reset who waits at {name}: the service manager: {error}");
+        }
+    }
+
+    /// It need not keep what has this name any more.
+    pub fn forget(&self, name: &str) {
+        self.send(&format!("FDSTOREREMOVE=1\nFDNAME={name}\n"));
     }
 
     /// The loop still turns.

@@ -161,7 +161,9 @@ impl Supervisor {
         let prepared = self.inheritance(tickets).and_then(|inheritance| {
             let program = CString::new(program.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
             let text = serde_json::to_string(&inheritance).map_err(|error| error.to_string())?;
-            let others = std::env::vars_os().filter(|(name, _)| name != VARIABLE);
+            // What was announced to this program stands at other numbers by now, if at all.
+            let stale = [VARIABLE, "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
+            let others = std::env::vars_os().filter(|(name, _)| stale.iter().all(|stale| name != stale));
             let variables = others.chain([(VARIABLE.into(), text.into())]);
             let environment = variables.map(|(mut name, value): (OsString, OsString)| {
                 name.push("=");

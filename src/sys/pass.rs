@@ -41,12 +41,15 @@ pub fn send(channel: impl AsFd, note: &[u8], descriptor: Option<BorrowedFd<'_>>)
     Ok(())
 }
 
-/// Sends one note with several descriptors, at most four.
+/// As many descriptors as [`send_all`] takes at once.
+pub const DESCRIPTORS_MAX: usize = 4;
+
+/// Sends one note with several descriptors, at most [`DESCRIPTORS_MAX`].
 ///
 /// # Errors
 /// As [`send`].
 pub fn send_all(channel: impl AsFd, note: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
         let fits = ancillary.push(SendAncillaryMessage::ScmRights(descriptors));

@@ -3,7 +3,7 @@
 //! A client may send its next request in the very moment an idle connection is closed, and would see
 //! a failure. So a retiring worker answers one more request on each connection, with
 //! `Connection: close`, and closes only those that stay idle for a while. A worker that stops without
-//! a successor closes idle connections at once.
+//! a successor waits a shorter while: who asked in that moment is answered, and a restart is not held up.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,8 @@ use crate::worker::start::Order;
 /// How long an idle connection may stay with a retiring worker.
 const IDLE_GRACE: Duration = Duration::from_secs(5);
 
-/// How often connections that have become idle since are closed then.
+/// The same for a worker that has no successor; and how often connections that have become idle since are
+/// closed then.
 const SWEEP_EVERY: Duration = Duration::from_millis(250);
 
 /// How far retiring has got.
@@ -89,7 +90,7 @@ impl<R: Ring> Worker<R> {
         self.listening.close();
         self.listen();
         for key in self.slots.keys() {
-            self.deliver(key, Event::Drain { now });
+            self.deliver(key, Event::Drain { now: false });
         }
     }
 

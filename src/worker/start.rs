@@ -122,7 +122,7 @@ pub enum Order {
     /// connection, and exit with success. At once when nothing is open; the supervisor kills what
     /// takes longer than `server.drain`.
     Drain,
-    /// Nobody succeeds: the same, but close idle connections at once.
+    /// Nobody succeeds: the same, but idle connections are closed after a moment.
     Stop,
     /// From now on write access log lines to the descriptor that comes along.
     Log,

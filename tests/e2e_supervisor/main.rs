@@ -284,6 +284,16 @@ fn an_activated_socket_is_used() {
     server.ask();
     server.reload();
     assert_eq!(server.ask().generation, 2);
+    // A successor is given it once, and not announced again as well.
+    server.signal(Signal::USR2);
+    server.wait_for("replacing the program");
+    server.wait_for("serving");
+    let status = server.until("the successor's workers alone", |status| status.generation == 3);
+    assert_eq!((status.listeners[0].origin.as_str(), status.listeners[0].sockets), ("activation", 1));
+    server.until("the old workers are gone", |status| status.workers.len() == 2);
+    assert_eq!(server.ask().surplus, 0);
+    server.reload();
+    server.ask();
     server.signal(Signal::TERM);
     assert!(server.ended().success());
 }
@@ -301,6 +311,8 @@ fn the_service_manager_is_told() {
     let mut command = command(folder.path());
     command.env("NOTIFY_SOCKET", folder.path().join("notify"));
     let mut server = Server::spawn(folder.path(), command);
+    let kept = heard();
+    assert!(kept.starts_with("FDSTORE=1\nFDNAME=httpd-listener-127.0.0.1_"), "{kept}");
     let ready = heard();
     assert!(ready.starts_with("READY=1\nSTATUS=httpd "), "{ready}");
     server.signal(Signal::HUP);

@@ -68,7 +68,8 @@ const WORKER: &[Call] = &[
     Call(libc::SYS_preadv2, Always),
     Call(CACHESTAT, Always),
     Call(libc::SYS_sendfile, Always),
-    // Logs, and the bell of the helper thread.
+    // Logs, whether their reader still takes them, and the bell of the helper thread.
+    Call(libc::SYS_ppoll, Always),
     Call(libc::SYS_write, Always),
     Call(libc::SYS_writev, Always),
     Call(libc::SYS_eventfd2, Always),

@@ -111,7 +111,9 @@ impl Sandbox {
     pub fn enter(&self, user: Option<&User>) -> Result<Entered, Error> {
         let rights = match user {
             // Root that was told to stay root goes on reading what root may, beneath the roots.
-            None if user::is_root() => self.rights | CapabilitySet::DAC_READ_SEARCH,
+            None if user::is_root() && self.files != Files::All => {
+                self.rights | CapabilitySet::DAC_READ_SEARCH
+            }
             _ => self.rights,
         };
         user::limit_rights(rights);
