@@ -127,6 +127,9 @@ impl Connection {
         write::head(head, plan.status, [scope.common, prepared, &plan.extra, site], connection);
         scope.counters.add(Counter::Requests, 1);
         scope.counters.add(class(plan.status), 1);
+        if plan.coding.is_some() {
+            scope.counters.add(Counter::Coded, 1);
+        }
         self.timing.decided(plan.status, scope.clock.now);
         let bytes = outgoing::length(&plan.body);
         if scope.settings.access_log {

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::entry::{Body, Entry, SiteId, Target};
+use super::entry::{Body, Entry, Representation, SiteId, Target};
 use crate::sys::bytes::Gauge;
 
 /// What an entry costs besides its bodies, fields and key: the slot, the reference counts, the
@@ -280,6 +280,8 @@ fn weigh(path: &[u8], entry: &Entry) -> (Class, Cost) {
     let mut cost = Cost { overhead: ENTRY_OVERHEAD + path.len() as u64, ..Cost::default() };
     let class = match &entry.target {
         Target::File(file) => {
+            // Room for one form is in the overhead of every entry.
+            cost.overhead += ((file.representations.len() - 1) * size_of::<Representation>()) as u64;
             for form in &file.representations {
                 cost.overhead += (form.fields.len() + form.fields_not_modified.len()) as u64;
                 match &form.body {

@@ -26,6 +26,7 @@ use super::lookup::{Beneath, Fact, Given, Step};
 use super::represent::{self, Piece};
 use super::variants::{FOOTER_BYTES, Fingerprint, Footer};
 use crate::http::date;
+use crate::sys::Errno;
 use crate::sys::bytes::Bytes;
 use crate::sys::fds::Descriptor;
 use crate::sys::file::{Facts, Kind, Symlinks};
@@ -46,6 +47,9 @@ pub(super) enum Next {
     Done(Found),
     /// The source changed while it was read; these are its facts by now.
     Moved(Rc<Descriptor>, Facts),
+    /// It changed under our eyes, or an open raced with a rename: to be opened by name again, while there
+    /// is patience.
+    Again,
     /// There is an answer, but not this file.
     Refused(u16),
 }
@@ -191,19 +195,19 @@ impl Forms {
             (State::SidecarContents(index, reading), Fact::Contents { bytes, facts_after }) => {
                 let Reading { facts, reservation, .. } = reading;
                 if bytes.len() as u64 != facts.size || facts_after != facts {
-                    return self.try_coding(given, index + 1);
+                    return self.sidecar_missed(given, index, Errno::AGAIN);
                 }
                 let body = Body::Memory(memory(given, bytes));
                 drop(reservation);
                 let piece = piece(given, Some(coding_of(index)), facts, body);
                 self.take(given, index, piece)
             }
-            (State::Sidecar(index) | State::SidecarContents(index, _), Fact::Refused(_)) => {
-                self.try_coding(given, index + 1)
+            (State::Sidecar(index) | State::SidecarContents(index, _), Fact::Refused(errno)) => {
+                self.sidecar_missed(given, index, errno)
             }
             (State::Coded(reading), Fact::Contents { bytes, facts_after }) => {
                 if bytes.len() as u64 != reading.facts.size || facts_after != reading.facts {
-                    return Next::Refused(503);
+                    return Next::Again;
                 }
                 self.ask_to_decode(bytes, reading.reservation)
             }
@@ -332,6 +336,15 @@ impl Forms {
         }
     }
 
+    /// A form less; but where there is no source, a sidecar that cannot be had now is the answer.
+    fn sidecar_missed(&mut self, given: &Given, index: usize, errno: Errno) -> Next {
+        match status_of(errno) {
+            _ if self.source.is_none() && is_passing(errno) => Next::Again,
+            status @ 500.. if self.source.is_none() => Next::Refused(status),
+            _ => self.try_coding(given, index + 1),
+        }
+    }
+
     fn take_again(&mut self, given: &Given, index: usize, piece: Piece) -> Next {
         self.found.reused += 1;
         self.take(given, index, piece)
@@ -425,6 +438,11 @@ impl Forms {
         self.found.undecodable = true;
         Next::Done(std::mem::take(&mut self.found))
     }
+}
+
+/// Whether trying again helps: a lookup raced with a rename, or was interrupted.
+pub(super) fn is_passing(errno: Errno) -> bool {
+    matches!(errno, Errno::AGAIN | Errno::INTR | Errno::STALE)
 }
 
 fn keep(given: &Given, coding: Option<Coding>, origin: Origin, facts: &Facts, length: u64) -> Keep {

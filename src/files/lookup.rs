@@ -27,7 +27,7 @@ use super::cache::Memory;
 use super::compress::Undecoded;
 use super::entry::{Coding, Entry, Listing, Target};
 use super::errors::status_of;
-use super::forms::{Forms, Found, Next};
+use super::forms::{self, Forms, Found, Next};
 use super::listing;
 use super::represent;
 use super::route::Site;
@@ -266,7 +266,7 @@ impl Lookup {
 
     fn candidate_refused(&mut self, path: Vec<u8>, errno: Errno) -> Step {
         match errno {
-            Errno::AGAIN | Errno::INTR | Errno::STALE if self.tries < TRIES => {
+            errno if forms::is_passing(errno) && self.tries < TRIES => {
                 self.tries += 1;
                 self.open(path)
             }
@@ -292,6 +292,11 @@ impl Lookup {
             Next::Done(found) if found.pieces.is_empty() => self.try_candidate(),
             Next::Done(found) => self.finish_file(forms.path(), found),
             Next::Refused(status) => self.refuse(status),
+            Next::Again if self.tries < TRIES => {
+                self.tries += 1;
+                self.open(forms.path().to_vec())
+            }
+            Next::Again => self.refuse(503),
             Next::Moved(file, facts) => {
                 self.tries += 1;
                 if self.tries < TRIES {

@@ -65,6 +65,7 @@ counters! {
     Responses3xx      Total "responses_3xx"           "Redirections, 304 among them."
     Responses4xx      Total "responses_4xx"           "Responses that blame the client."
     Responses5xx      Total "responses_5xx"           "Responses that blame the server."
+    Coded             Total "responses_coded"         "Responses sent in a content coding."
     Cut               Total "responses_cut"           "Responses that ended before their last byte."
     BytesReceived     Total "bytes_received"          "Bytes received from clients."
     BytesSent         Total "bytes_sent"              "Bytes sent to clients."

@@ -478,7 +478,9 @@ impl Supervisor {
     fn renew(&mut self) {
         let Some(config) = self.current_config() else { return };
         match self.begin(Config::clone(&config)) {
-            Ok(()) => tracing::info!("a site's root leads to where workers may not read: beginning others"),
+            Ok(()) => {
+                tracing::info!("a root or the cache is now where workers may not read: beginning others")
+            }
             Err(reason) => complain(&format!("a site's root has moved, the one before is served: {reason}")),
         }
     }

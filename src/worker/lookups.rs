@@ -95,8 +95,9 @@ impl<R: Ring> Worker<R> {
         if found.flipped {
             self.shared.files.forget_site(question.site);
         }
-        if found.barred {
-            // Whom nobody hears goes on with the root it has.
+        let variants = self.shared.variants.find(question.site, now, &mut self.ring);
+        if found.barred || variants.barred {
+            // Whom nobody hears goes on with what it has.
             let _ = self.ring.send_now(self.channel, BARRED);
         }
         let Some(root) = found.directory else {
@@ -105,7 +106,7 @@ impl<R: Ring> Worker<R> {
         // What is found counts as seen when its root was: else a deploy that flips the root would stay
         // unseen for the age of the root and that of the entry together.
         let clock = Clock { now: found.checked, ..self.shared.clock };
-        let cache = self.shared.variants.find(question.site, now, &mut self.ring);
+        let cache = variants.directory;
         let machine = self.shared.files.lookup(&question, clock, cache.is_some());
         let mut running = Running { machine, question, root, cache, waiters: Vec::new(), reading: None };
         match self.advance(&mut running, Fact::Begin) {

@@ -38,7 +38,12 @@ pub fn settle(start: &Start) -> Result<Uring, String> {
     let (mut ring, features) = Uring::new(&Options::default()).map_err(|failure| failure.explain())?;
     start.counters.set(Counter::RingFeatures, features.bits());
     let sites = start.config.sites.iter().map(|site| (site.root.as_path(), site.symlinks));
-    let sandbox = Sandbox::worker(Reads::of_roots(sites));
+    let roots = Reads::of_roots(sites);
+    let reads = match &start.config.cache.dir {
+        Some(cache) => roots.and(cache),
+        None => roots,
+    };
+    let sandbox = Sandbox::worker(reads);
     let entered = sandbox.enter(start.user.as_ref()).map_err(|error| error.to_string())?;
     for reason in entered.failed {
         tracing::warn!("a layer of the sandbox is missing: {reason}");

@@ -26,10 +26,31 @@ pub struct Variants {
 #[derive(Debug)]
 struct Directory {
     path: PathBuf,
-    open: Option<Rc<Descriptor>>,
+    open: Option<Open>,
     checked: Option<Instant>,
     /// Whether its absence was told.
     told: bool,
+    /// The directory for which other workers have been asked.
+    barred: Option<Place>,
+}
+
+/// Device and inode.
+type Place = (u64, u64);
+
+#[derive(Debug)]
+struct Open {
+    directory: Rc<Descriptor>,
+    place: Place,
+}
+
+/// What was found.
+#[derive(Debug)]
+pub struct Found {
+    /// The open directory, if it is there.
+    pub directory: Option<Rc<Descriptor>>,
+    /// Whether it lies, since just now, where the sandbox lets nothing be read: somebody made the cache
+    /// directory anew.
+    pub barred: bool,
 }
 
 impl Variants {
@@ -41,40 +62,55 @@ impl Variants {
                 open: None,
                 checked: None,
                 told: false,
+                barred: None,
             })
         });
         Self { directories: directories.collect(), revalidate: config.cache.revalidate }
     }
 
-    /// The directory of a site's variants, if it is there.
-    pub fn find<R: Ring>(&mut self, site: SiteId, now: Instant, ring: &mut R) -> Option<Rc<Descriptor>> {
-        let directory = self.directories.get_mut(usize::from(site))?;
+    /// The directory of a site's variants.
+    pub fn find<R: Ring>(&mut self, site: SiteId, now: Instant, ring: &mut R) -> Found {
+        let Some(directory) = self.directories.get_mut(usize::from(site)) else {
+            return Found { directory: None, barred: false };
+        };
+        let mut barred = false;
         if directory.checked.is_none_or(|checked| checked + self.revalidate <= now) {
             directory.checked = Some(now);
-            directory.look(ring);
+            barred = directory.look(ring);
         }
-        directory.open.clone()
+        Found { directory: directory.open.as_ref().map(|open| Rc::clone(&open.directory)), barred }
     }
 }
 
 impl Directory {
-    fn look<R: Ring>(&mut self, ring: &mut R) {
-        let was_open = self.open.is_some();
-        match ring.open_root(&self.path) {
-            Ok(directory) => {
+    /// Opens it anew, and says whether other workers are needed to read it.
+    fn look<R: Ring>(&mut self, ring: &mut R) -> bool {
+        let found = ring.open_root(&self.path).and_then(|directory| {
+            let facts = ring.facts(directory.fd())?;
+            Ok(Open { directory: Rc::new(directory), place: (facts.device, facts.inode) })
+        });
+        match found {
+            Ok(new) if self.open.as_ref().is_some_and(|old| old.place == new.place) => false,
+            Ok(new) if ring.may_read(new.directory.fd()) => {
                 if self.told {
                     tracing::info!(directory = %self.path.display(), "compressed variants are there again");
                 }
-                (self.open, self.told) = (Some(Rc::new(directory)), false);
+                (self.open, self.told) = (Some(new), false);
+                false
+            }
+            Ok(new) => {
+                self.open = None;
+                self.barred.replace(new.place) != Some(new.place)
             }
             Err(errno) => {
-                self.open = None;
+                let was_open = self.open.take().is_some();
                 // That it is not there yet is nothing to tell: the precompressor makes it.
                 if !self.told && (was_open || errno != Errno::NOENT) {
                     let directory = self.path.display();
                     tracing::warn!(%directory, %errno, "no compressed variants: files are served as they are");
                     self.told = true;
                 }
+                false
             }
         }
     }

@@ -6,4 +6,5 @@ mod processes;
 mod serving;
 mod status;
 mod tls;
+mod variants;
 mod wire;

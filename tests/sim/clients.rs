@@ -10,6 +10,7 @@ use crate::reader::{Reader, Response};
 use crate::requests::{self, Known, Request, Want};
 use crate::site::{DRAIN, TIMEOUTS};
 use crate::tls::Session;
+use crate::variants;
 use crate::world::World;
 
 /// How a client goes about it.
@@ -90,6 +91,8 @@ pub struct Client {
     answers: usize,
     /// Statuses of its answers.
     pub statuses: Vec<u16>,
+    /// Codings of its answers.
+    pub codings: Vec<Option<String>>,
     /// How its connection ended, when the other side ended it.
     pub end: Option<End>,
     last: Option<(&'static str, Known)>,
@@ -174,6 +177,7 @@ impl Client {
             not_before: zero,
             answers: 0,
             statuses: Vec::new(),
+            codings: Vec::new(),
             end: None,
             last: None,
             closing: false,
@@ -356,6 +360,7 @@ impl Client {
         };
         self.answers += 1;
         self.statuses.push(response.status);
+        self.codings.push(response.field("content-encoding").map(str::to_owned));
         self.closing = response.says_close();
         if request.ends && !self.closing && !matches!(request.want, Want::Status([400, 405])) {
             return Err(format!("a {} that should say close to {request:?}", response.status));
@@ -368,7 +373,11 @@ impl Client {
         if let (Want::File { path, .. }, 200, Some(etag), false) =
             (&request.want, response.status, response.field("etag"), request.is_head)
         {
-            let known = Known { etag: etag.into(), body: Rc::new(response.body.clone()) };
+            let body = match response.field("content-encoding") {
+                Some(coding) => variants::decode(coding, &response.body)?,
+                None => response.body.clone(),
+            };
+            let known = Known { etag: etag.into(), body: Rc::new(body) };
             // What takes a password is not asked for again without.
             self.last = Some((*path, known)).filter(|(path, _)| !path.starts_with("/private"));
         }
@@ -439,7 +448,7 @@ impl Client {
     fn ask_for_much(&mut self, world: &mut World, socket: usize) -> Option<Duration> {
         let bytes = b"GET /steady.bin HTTP/1.1\r\nHost: x\r\n\r\n".repeat(20);
         world.write(socket, &bytes);
-        let request = Request { bytes, is_head: false, want: Want::Status(&[200]), ends: false };
+        let request = Request { bytes, is_head: false, want: Want::Status(&[200]), accepts: "", ends: false };
         self.asked.push_back((request, world.now));
         Some(Duration::from_secs(1))
     }

@@ -91,6 +91,8 @@ pub struct Odds {
     pub mutation: u32,
     /// A mutation happens to the file itself instead of replacing it.
     pub in_place: u32,
+    /// Something happens to compressed variants, per act of a client.
+    pub variants: u32,
     /// How finely the file system keeps time.
     pub granularity: Duration,
     /// Leases there are, and bytes of each.
@@ -136,6 +138,7 @@ impl Odds {
             reset_destroys: odds(1000),
             mutation: odds(60),
             in_place: odds(1000),
+            variants: odds(60),
             ..Self::none()
         };
         drawn.granularity = *rng.pick(&[1, 4_000_000, 1_000_000_000].map(Duration::from_nanos));

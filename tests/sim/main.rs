@@ -18,4 +18,5 @@ mod site;
 mod swarm;
 mod tls;
 mod tree;
+mod variants;
 mod world;

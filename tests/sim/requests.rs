@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::faults::Rng;
 use crate::reader::Response;
 use crate::site::{self, BODY_MAX, FILES, HEAD_MAX, PASSWORD, REVALIDATE};
+use crate::variants::SHIPPED;
 use crate::world::World;
 
 /// What one client asks.
@@ -15,6 +16,8 @@ pub struct Request {
     pub bytes: Vec<u8>,
     pub is_head: bool,
     pub want: Want,
+    /// Its Accept-Encoding.
+    pub accepts: &'static str,
     /// The connection ends with its answer.
     pub ends: bool,
 }
@@ -48,8 +51,42 @@ pub struct Known {
 
 /// A plain request for a file.
 pub fn get(path: &'static str) -> Request {
-    let bytes = format!("GET {path} HTTP/1.1\r\nHost: example.org\r\n\r\n").into_bytes();
-    Request { bytes, is_head: false, want: Want::File { path, range: None, known: None }, ends: false }
+    get_in(path, "")
+}
+
+/// The same, of a client that accepts these codings.
+pub fn get_in(path: &'static str, accepts: &'static str) -> Request {
+    let accept = accept_encoding(accepts);
+    let bytes = format!("GET {path} HTTP/1.1\r\nHost: example.org\r\n{accept}\r\n").into_bytes();
+    let want = Want::File { path, range: None, known: None };
+    Request { bytes, is_head: false, want, accepts, ends: false }
+}
+
+fn accept_encoding(accepts: &str) -> String {
+    if accepts.is_empty() { String::new() } else { format!("Accept-Encoding: {accepts}\r\n") }
+}
+
+/// What clients say of codings.
+const ACCEPTS: [&str; 9] = [
+    "gzip, deflate, br, zstd",
+    "gzip",
+    "br",
+    "zstd, gzip",
+    "gzip;q=0.7, br;q=0.5, *;q=0",
+    "identity",
+    "*",
+    "x-gzip, identity;q=0",
+    "gzip;q=0, *;q=0.1",
+];
+
+/// Whether a client wants to be sent a coding. What is not coded, everyone takes.
+fn is_welcome(accepts: &str, coding: &str) -> bool {
+    let weight = |name: &str| {
+        let element = accepts.split(", ").find(|element| element.split(';').next() == Some(name))?;
+        Some(!element.ends_with(";q=0"))
+    };
+    let old = if coding == "gzip" { weight("x-gzip") } else { None };
+    weight(coding).or(old).or_else(|| weight("*")).unwrap_or(false)
 }
 
 /// A request by chance. `known`: what the client got last from some path.
@@ -112,7 +149,7 @@ pub fn draw_bad(rng: &mut Rng) -> Request {
             (bytes, &[431])
         }
     };
-    Request { bytes, is_head: false, want: Want::Status(statuses), ends: true }
+    Request { bytes, is_head: false, want: Want::Status(statuses), accepts: "", ends: true }
 }
 
 /// A request for a file, plainly, by HEAD, or for a range.
@@ -129,9 +166,11 @@ fn file(rng: &mut Rng, path: &'static str, known: Option<Known>) -> Request {
     if let Some(known) = &known {
         fields += &format!("If-None-Match: {}\r\n", known.etag);
     }
+    let accepts = if rng.chance(600) { *rng.pick(&ACCEPTS) } else { "" };
+    fields += &accept_encoding(accepts);
     let method = if is_head { "HEAD" } else { "GET" };
     let want = Want::File { path, range, known };
-    finish(rng, method, path, &fields, b"", want)
+    Request { accepts, ..finish(rng, method, path, &fields, b"", want) }
 }
 
 fn plain(rng: &mut Rng, method: &str, target: &str, want: Want) -> Request {
@@ -192,13 +231,17 @@ fn finish(rng: &mut Rng, method: &str, target: &str, fields: &str, body: &[u8], 
     let noise = if rng.chance(300) { "User-Agent: sim\r\nAccept: */*\r\nCookie: a=b\r\n" } else { "" };
     let head =
         format!("{method} {target} HTTP/{version}\r\nHost: example.org\r\n{noise}{fields}{connection}\r\n");
-    Request { bytes: [head.as_bytes(), body].concat(), is_head: method == "HEAD", want, ends }
+    Request { bytes: [head.as_bytes(), body].concat(), is_head: method == "HEAD", want, accepts: "", ends }
 }
 
 /// Whether the answer is one that the tree allows, for a request that was begun at `sent_at`.
 pub fn judge(world: &World, request: &Request, sent_at: Duration, response: &Response) -> Result<(), String> {
     // A look-up whose opens keep racing with renames gives up, as one without descriptors does.
     if response.status == 503 && world.odds.racing_open + world.odds.open_fails > 0 {
+        return Ok(());
+    }
+    // Decoding takes memory, which may be in use.
+    if response.status == 503 && matches!(request.want, Want::File { path: SHIPPED, .. }) {
         return Ok(());
     }
     match &request.want {
@@ -220,7 +263,20 @@ pub fn judge(world: &World, request: &Request, sent_at: Duration, response: &Res
         Want::File { path, range, known } => {
             let from = sent_at.saturating_sub(REVALIDATE);
             let versions = site::versions(world, path, from);
-            let fits = |bytes: Option<&Vec<u8>>| answers(request, *range, known.as_ref(), response, bytes);
+            let forgives = *path == SHIPPED && !world.decodes;
+            let coding = response.field("content-encoding");
+            if coding.is_some_and(|coding| !forgives && !is_welcome(request.accepts, coding)) {
+                return Err(format!("{coding:?} for a client that accepts {:?}", request.accepts));
+            }
+            let varies = response.field("vary").is_some_and(|value| value.contains("Accept-Encoding"));
+            if matches!(response.status, 200 | 206 | 304) && !path.ends_with(".bin") && !varies {
+                return Err(format!("a {} without Vary", response.status));
+            }
+            let fits = |bytes: Option<&Vec<u8>>| {
+                bytes.map_or(response.status == 404, |bytes| {
+                    answers(world, request, *range, known.as_ref(), response, bytes)
+                })
+            };
             if versions.iter().any(|version| fits(version.bytes.as_deref())) {
                 return Ok(());
             }
@@ -238,16 +294,31 @@ pub fn judge(world: &World, request: &Request, sent_at: Duration, response: &Res
 
 /// Whether a response is right for one version of a file.
 fn answers(
+    world: &World,
     request: &Request,
     range: Option<(usize, usize)>,
     known: Option<&Known>,
     response: &Response,
-    bytes: Option<&Vec<u8>>,
+    bytes: &[u8],
 ) -> bool {
-    let Some(bytes) = bytes else { return response.status == 404 };
+    if response.status == 304 {
+        return known.is_some_and(|known| *known.body == bytes);
+    }
+    // A refusal does not say which form it is about.
+    let codings = match response.field("content-encoding") {
+        Some(coding) => vec![coding],
+        None if response.status == 416 => vec!["br", "zstd", "gzip"],
+        None => Vec::new(),
+    };
+    let coded = codings.iter().flat_map(|coding| world.forms.of(bytes, coding));
+    let plain = (response.field("content-encoding").is_none()).then_some(bytes);
+    plain.into_iter().chain(coded).any(|form| is_of(request, range, response, form))
+}
+
+/// Whether a response is right for one form of a version.
+fn is_of(request: &Request, range: Option<(usize, usize)>, response: &Response, bytes: &[u8]) -> bool {
     let length_said = response.field("content-length").and_then(|text| text.parse::<usize>().ok());
     match (response.status, range) {
-        (304, _) => known.is_some_and(|known| *known.body == *bytes),
         (200, None) => {
             let body = if request.is_head { &[][..] } else { bytes };
             length_said == Some(bytes.len()) && response.body == body && response.field("etag").is_some()
@@ -271,5 +342,10 @@ fn answers(
 pub fn may_be_cut(world: &World, request: &Request, sent_at: Duration) -> bool {
     let Want::File { path, .. } = &request.want else { return false };
     let from = sent_at.saturating_sub(REVALIDATE);
+    // What was damaged stays so until it is looked at again.
+    let file = if *path == "/" { "/index.html" } else { *path };
+    if world.forms.tampered.iter().any(|(tampered, at)| *tampered == file && *at >= from) {
+        return true;
+    }
     site::versions(world, path, from).iter().any(|version| version.in_place && version.since >= from)
 }

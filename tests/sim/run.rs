@@ -14,6 +14,7 @@ use crate::clients::Client;
 use crate::fake_ring::FakeRing;
 use crate::faults::{Odds, Rng};
 use crate::site;
+use crate::variants;
 use crate::world::{CHANNEL, LISTENERS, LOG, World};
 
 /// What a run came to.
@@ -53,6 +54,8 @@ pub fn drawn(seed: u64, steps_max: u64) -> Plan {
     let config = site::config(&mut rng);
     let tree = site::tree(&mut rng, &odds);
     let mut world = World::new(rng.fork(), odds.clone(), tree);
+    variants::furnish(&mut world, &mut rng);
+    world.decodes = config.cache.memory >= 1 << 20;
     for _ in 0..rng.within(1, 12) {
         let after = rng.micros(0, 3_000_000);
         let client = Client::drawn(&mut rng, &odds);

@@ -8,9 +8,10 @@ use httpd::worker::start::{BARRED, Order};
 
 use crate::clients::{Client, Temper};
 use crate::faults::{Odds, Rng};
-use crate::requests::{self, Request, Want, get};
+use crate::requests::{self, Request, Want, get, get_in};
 use crate::run::{Plan, Report, run};
 use crate::site::{self, DRAIN, REVALIDATE, TIMEOUTS, name_of};
+use crate::variants::{self, SHIPPED};
 use crate::world::World;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -25,6 +26,7 @@ fn plan(odds: Odds, clients: Vec<Client>) -> Plan {
     config.cache.max_file = site::FILE_MAX as u64;
     let tree = site::tree(&mut rng, &odds);
     let mut world = World::new(rng, odds, tree);
+    world.decodes = true;
     for (index, client) in clients.into_iter().enumerate() {
         world.add_client(Duration::from_millis(index as u64), client);
     }
@@ -359,8 +361,68 @@ fn bodies_are_read_past() {
         .concat(),
         is_head: false,
         want: Want::Status(&[405]),
+        accepts: "",
         ends: false,
     };
     let report = passes(calm(vec![Client::honest(vec![post(0), post(1), post(9000), get("/a.txt")])]));
     assert_eq!(client(&report, 0).statuses, [405, 405, 405, 200]);
+}
+
+/// Asks for the same again and again, at these times.
+fn asks_at(plan: &mut Plan, times: &[Duration], request: &Request) {
+    for at in times {
+        plan.world.add_client(*at, Client::honest(vec![request.clone()]));
+    }
+}
+
+fn codings(report: &Report) -> Vec<Option<String>> {
+    let world = report.world.borrow();
+    world.clients.iter().flatten().flat_map(|client| client.codings.clone()).collect()
+}
+
+#[test]
+fn variants_appear_and_vanish_while_clients_ask() {
+    let mut plan = calm(Vec::new());
+    plan.world.tree.replace(&name_of("/a.txt"), b"all work and no play ".repeat(100));
+    let make = |world: &mut World| variants::make(&mut world.tree, &mut world.forms, "/a.txt");
+    plan.world.later(SECOND * 4, make);
+    plan.world.later(SECOND * 6, |world| world.tree.remove("var/cache"));
+    plan.world.later(SECOND * 8, make);
+    let times = [SECOND * 3, SECOND * 11 / 2, SECOND * 15 / 2, SECOND * 19 / 2];
+    asks_at(&mut plan, &times, &get_in("/a.txt", "gzip"));
+    let gzip = || Some("gzip".to_owned());
+    assert_eq!(codings(&passes(plan)), [None, gzip(), None, gzip()]);
+}
+
+#[test]
+fn a_variant_of_other_contents_is_not_served() {
+    let mut plan = calm(Vec::new());
+    plan.world.tree.replace(&name_of("/a.txt"), b"all work and no play ".repeat(100));
+    plan.world.later(SECOND * 3, |world| {
+        variants::deceive(&mut world.tree, "/a.txt", httpd::files::entry::Coding::Gzip);
+    });
+    asks_at(&mut plan, &[SECOND * 4], &get_in("/a.txt", "gzip"));
+    assert_eq!(codings(&passes(plan)), [None]);
+}
+
+#[test]
+fn what_is_shipped_coded_is_decoded_for_who_needs_it() {
+    let mut plan = calm(Vec::new());
+    variants::furnish(&mut plan.world, &mut Rng::new(1));
+    asks_at(&mut plan, &[SECOND, SECOND * 5], &get(SHIPPED));
+    asks_at(&mut plan, &[SECOND * 2], &get_in(SHIPPED, "gzip"));
+    asks_at(&mut plan, &[SECOND * 3], &get_in(SHIPPED, "br"));
+    let report = passes(plan);
+    assert_eq!(codings(&report), [None, None, Some("gzip".into()), None]);
+}
+
+#[test]
+fn a_large_variant_is_sent_without_its_footer() {
+    let mut plan = calm(Vec::new());
+    plan.world.later(SECOND * 4, |world| {
+        variants::make(&mut world.tree, &mut world.forms, "/steady.txt");
+    });
+    asks_at(&mut plan, &[SECOND * 5], &get_in("/steady.txt", "br, gzip, zstd"));
+    let report = passes(plan);
+    assert!(codings(&report).iter().all(Option::is_some));
 }

@@ -10,6 +10,7 @@ use httpd::sys::file::Symlinks;
 
 use crate::faults::{Odds, Rng};
 use crate::tree::{Tree, Version};
+use crate::variants::{self, SHIPPED};
 use crate::world::World;
 
 /// How long what was looked up is served before it is looked at again.
@@ -60,7 +61,7 @@ pub fn config(rng: &mut Rng) -> Config {
             memory: *rng.pick(&[0, 8 << 10, 1 << 20, 64 << 20]),
             max_file: *rng.pick(&[FILE_MAX as u64, 500_000]),
             revalidate: REVALIDATE,
-            dir: None,
+            dir: Some(variants::CACHE.into()),
             encodings: vec![Encoding::Brotli, Encoding::Zstd, Encoding::Gzip],
             min_size: 100,
         },
@@ -115,7 +116,7 @@ const CHANGING: [&str; 5] = ["/a.txt", "/big.bin", "/sub/page.html", "/new.txt",
 /// Never removed: in its place would be a listing.
 const INDEX: &str = "/index.html";
 /// All paths that lead to a file by their own name, sometimes at least.
-pub const FILES: [&str; 8] = [
+pub const FILES: [&str; 10] = [
     "/a.txt",
     "/big.bin",
     "/sub/page.html",
@@ -124,12 +125,14 @@ pub const FILES: [&str; 8] = [
     "/empty.txt",
     "/steady.bin",
     "/small.css",
+    "/steady.txt",
+    SHIPPED,
 ];
 
 pub fn tree(rng: &mut Rng, odds: &Odds) -> Tree {
     let mut tree = Tree::new(odds.granularity);
     tree.symlink("srv/current", "release");
-    for path in FILES.into_iter().filter(|&path| path != "/new.txt") {
+    for path in FILES.into_iter().filter(|&path| path != "/new.txt" && path != SHIPPED) {
         let bytes = contents(path, rng);
         tree.replace(&name_of(path), bytes);
     }
@@ -184,6 +187,10 @@ fn contents(path: &str, rng: &mut Rng) -> Vec<u8> {
     match path {
         "/empty.txt" => Vec::new(),
         "/big.bin" | "/steady.bin" => text(rng, FILE_MAX + 1, 40_000),
+        // Hardly to be compressed: also what is made of it stays on disk.
+        "/steady.txt" => {
+            (0..rng.within(1000, 2000)).flat_map(|_| format!("{:x}", rng.next()).into_bytes()).collect()
+        }
         _ => text(rng, 0, 2 * FILE_MAX),
     }
 }

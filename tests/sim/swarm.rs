@@ -57,7 +57,7 @@ fn add_up(totals: &mut BTreeMap<&'static str, u64>, report: &Report) {
 /// A swarm that never comes by a branch does not test it.
 fn reaches_the_rare(totals: &BTreeMap<&'static str, u64>) {
     use Counter::{
-        AcceptPaused, CacheEvicted, CacheHits, CacheMisses, Cut, HandshakesFull, HandshakesResumed,
+        AcceptPaused, CacheEvicted, CacheHits, CacheMisses, Coded, Cut, HandshakesFull, HandshakesResumed,
         KernelTlsOn, KernelTlsRefused, LeasesStarved, LookupsAsync, Responses5xx, TimedOut,
     };
     let rare = [
@@ -65,6 +65,7 @@ fn reaches_the_rare(totals: &BTreeMap<&'static str, u64>) {
         CacheEvicted,
         CacheHits,
         CacheMisses,
+        Coded,
         Cut,
         HandshakesFull,
         HandshakesResumed,

@@ -104,6 +104,25 @@ impl Tree {
         self.link(path, inode);
     }
 
+    /// What a path leads to now.
+    pub fn bytes(&self, path: &str) -> Option<Rc<Vec<u8>>> {
+        match &self.nodes[self.resolve(TOP, path, Symlinks::Anywhere).ok()?].content {
+            Content::File(bytes) => Some(Rc::clone(bytes)),
+            _ => None,
+        }
+    }
+
+    /// Facts of what a path leads to now.
+    pub fn facts_of(&self, path: &str) -> Option<Facts> {
+        Some(self.facts(self.resolve(TOP, path, Symlinks::Anywhere).ok()?))
+    }
+
+    /// Whether a file was last changed so long ago.
+    pub fn is_settled(&self, path: &str, after: Duration) -> bool {
+        let inode = self.resolve(TOP, path, Symlinks::Anywhere);
+        inode.is_ok_and(|inode| self.nodes[inode].changed + after < self.now)
+    }
+
     /// All versions that a path may have had at some time from `from` on.
     pub fn versions(&self, path: &str, from: Duration) -> Vec<Version> {
         let Some(history) = self.histories.get(path) else {
@@ -244,7 +263,8 @@ impl Tree {
         (at, name)
     }
 
-    fn note(&mut self, path: &str, bytes: Option<Rc<Vec<u8>>>, in_place: bool) {
+    /// Takes note of what a path leads to from now on.
+    pub fn note(&mut self, path: &str, bytes: Option<Rc<Vec<u8>>>, in_place: bool) {
         let version = Version { since: self.now, bytes, in_place };
         self.histories.entry(path.into()).or_default().push(version);
     }

@@ -18,6 +18,7 @@ use crate::faults::{Odds, Rng};
 use crate::net::{Got, Socket};
 use crate::records::Tls13;
 use crate::tree::{EPOCH_SECONDS, Inode, Tree};
+use crate::variants::Forms;
 
 /// What a descriptor refers to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,6 +93,9 @@ pub struct World {
     pub rng: Rng,
     pub odds: Odds,
     pub tree: Tree,
+    pub forms: Forms,
+    /// Whether there is memory to decode what is shipped in coded form only.
+    pub decodes: bool,
     /// Directories that the sandbox bars, each with all that is beneath.
     pub barred: Vec<Inode>,
     pub sockets: Vec<Socket>,
@@ -137,6 +141,8 @@ impl World {
             leases_free: odds.leases,
             odds,
             tree,
+            forms: Forms::default(),
+            decodes: true,
             barred: Vec::new(),
             sockets: Vec::new(),
             sealing: BTreeMap::new(),
@@ -248,6 +254,9 @@ impl World {
     fn mutate_by_chance(&mut self) {
         if self.rng.chance(self.odds.mutation) {
             crate::site::mutate(self);
+        }
+        if self.rng.chance(self.odds.variants) {
+            crate::variants::happen(self);
         }
     }
 
