@@ -113,6 +113,14 @@ counters! {
 /// The meaning of the bits of [`Counter::RingFeatures`], from bit 0 up: those of `ring::probe::Features`.
 pub const RING_FEATURES: &[&str] = &["buffer-ring", "no-iowait", "restrictions", "cachestat"];
 
+/// What it means to be without each of them, in the same order.
+pub const RING_EFFECTS: &[&str] = &[
+    "a receive is two system calls (Linux 5.19, or refused by this kernel)",
+    "idle cores are shown as waiting for a disk, which is harmless (Linux 6.15)",
+    "who takes over a worker may ask more of the ring (Linux 5.10, or refused by this kernel)",
+    "whether a file is in memory is judged by its last page (Linux 6.5)",
+];
+
 /// Where the histograms begin: at the end, so that a new counter moves none of them.
 const LATENCY_AT: usize = CELLS - latency::CELLS;
 
@@ -213,7 +221,7 @@ mod tests {
             assert_eq!(description.counter as usize, index);
             assert!(names.insert(description.name), "{} twice", description.name);
         }
-        assert!(RING_FEATURES.len() <= 64);
+        assert!(RING_FEATURES.len() <= 64 && RING_FEATURES.len() == RING_EFFECTS.len());
     }
 
     #[test]

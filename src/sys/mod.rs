@@ -18,6 +18,7 @@ pub mod shared;
 pub mod signals;
 pub mod sockets;
 pub mod spawn;
+pub mod terminal;
 pub mod tls_probe;
 pub mod tree;
 pub mod user;
