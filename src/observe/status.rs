@@ -123,6 +123,13 @@ pub struct Sums {
     latency: Box<[u64; latency::CELLS]>,
 }
 
+/// [`Sums`] as one program leaves them to the next.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Totals {
+    counters: BTreeMap<String, u64>,
+    latency: Vec<u64>,
+}
+
 impl Default for Sums {
     fn default() -> Self {
         Self { counters: BTreeMap::new(), latency: Box::new([0; latency::CELLS]) }
@@ -143,6 +150,34 @@ impl Sums {
                 Kind::Gauge if !is_gone => *sum += value,
                 Kind::Bits if !is_gone => *sum |= value,
                 Kind::Gauge | Kind::Bits => {}
+            }
+        }
+    }
+
+    /// What was done so far, for the program that replaces this one.
+    pub fn totals(&self) -> Totals {
+        let is_total =
+            |description: &&super::names::Description| matches!(description.kind, Kind::Total | Kind::Time);
+        let value = |name| self.counters.get(name).copied().unwrap_or_default();
+        let totals = COUNTERS.iter().filter(is_total);
+        Totals {
+            counters: totals.map(|known| (known.name.to_owned(), value(known.name))).collect(),
+            latency: self.latency.to_vec(),
+        }
+    }
+
+    /// Goes on from what another program left: what has the same name means the same.
+    pub fn resume(&mut self, totals: &Totals) {
+        for (name, value) in &totals.counters {
+            if let Some(known) = COUNTERS.iter().find(|known| known.name == name) {
+                let sum = self.counters.entry(known.name).or_default();
+                *sum = sum.wrapping_add(*value);
+            }
+        }
+        // Other classes or other bounds: there is no telling what was counted where.
+        if totals.latency.len() == self.latency.len() {
+            for (sum, value) in self.latency.iter_mut().zip(&totals.latency) {
+                *sum = sum.wrapping_add(*value);
             }
         }
     }
@@ -334,6 +369,29 @@ impl fmt::Display for Span {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_successor_goes_on_from_what_was_done_and_not_from_what_there_was() {
+        let mut sums = Sums::default();
+        let counters = Counters::new().unwrap();
+        counters.add(Counter::Requests, 7);
+        counters.add_latency(0, 1, Duration::from_millis(7));
+        counters.set(Counter::Active, 3);
+        sums.add(&counters, false);
+        let mut text = serde_json::to_value(sums.totals()).unwrap();
+        // Of another version, which counted what this one does not.
+        text["counters"]["of old"] = 5.into();
+        let mut next = Sums::default();
+        next.resume(&serde_json::from_value(text).unwrap());
+        next.add(&counters, true);
+        assert_eq!(next.by_name()[name(Counter::Requests)], 14);
+        assert_eq!(next.by_name()[name(Counter::Active)], 0);
+        assert_eq!(next.latency.iter().sum::<u64>(), 2 * sums.latency.iter().sum::<u64>());
+        // Other classes: begun anew.
+        let mut other = Sums::default();
+        other.resume(&Totals { latency: vec![1; 3], ..sums.totals() });
+        assert_eq!(other.latency.iter().sum::<u64>(), 0);
+    }
 
     fn status() -> Status {
         let mut sums = Sums::default();
