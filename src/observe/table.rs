@@ -37,6 +37,10 @@ const TOLD: &[Counter] = &[
     Counter::CacheMisses,
     Counter::CacheEntries,
     Counter::CacheBytes,
+    Counter::PrecompressRunning,
+    Counter::PrecompressPasses,
+    Counter::PrecompressSources,
+    Counter::PrecompressPending,
 ];
 
 /// What of `more` is told in words.
