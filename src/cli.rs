@@ -15,7 +15,8 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::config::{self, CertificateFlag, Config, Environment, Flags, Problem, Report, Source};
-use crate::{precompress, supervisor, tls};
+use crate::supervisor::{self, Show};
+use crate::{precompress, tls};
 
 /// How the program ends; nothing else chooses an exit code, but what serves and what asks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,9 +129,12 @@ enum Command {
         /// The configuration, which says where the running server is asked
         #[arg(short, long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// For programs
+        /// For programs: one line of JSON
         #[arg(long)]
         json: bool,
+        /// Look again every second, until interrupted
+        #[arg(short, long)]
+        watch: bool,
     },
     /// Print the version
     Version,
@@ -177,7 +181,7 @@ fn certificate_flag(word: &str) -> Result<CertificateFlag, std::convert::Infalli
 fn run(arguments: Arguments) -> ExitCode {
     match arguments.command {
         None => serve(arguments.serve),
-        Some(Command::Status { config, json }) => status(config.as_deref(), json),
+        Some(Command::Status { config, json, watch }) => status(config.as_deref(), Show { json, watch }),
         Some(Command::Generate { directory }) => generate(&directory),
         Some(Command::Version) => say(&format!("httpd {}", env!("CARGO_PKG_VERSION"))),
         Some(Command::Compress(compress)) => self::compress(compress),
@@ -276,9 +280,9 @@ fn check_certificates(config: &Config) -> Result<Vec<Problem>, Report> {
     }
 }
 
-fn status(path: Option<&Path>, json: bool) -> ExitCode {
+fn status(path: Option<&Path>, show: Show) -> ExitCode {
     match config::glimpse(path, &Environment::of_this_process()) {
-        Ok(config) => supervisor::status(&config, json),
+        Ok(config) => supervisor::status(&config, show),
         Err(report) => {
             complain(&report.to_string());
             Exit::Config.into()
@@ -348,6 +352,8 @@ mod tests {
             "cgi script -X POST --path /a?b -H A:b -H C:d --body file",
             "status",
             "status -c config.toml --json",
+            "status --watch",
+            "status -w --json",
             "version",
         ] {
             assert!(parsed(line).is_ok(), "{line}");

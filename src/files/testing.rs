@@ -164,6 +164,7 @@ impl Bench {
                     assert!(!found.iter().any(|(known, _)| *known == question), "asked twice");
                     found.push((question, entry));
                 }
+                Answer::Program(mounted) => panic!("nothing is mounted here: {mounted:?}"),
                 Answer::Verify(credential) => {
                     self.verified += 1;
                     self.files.verified(credential.key, self.right, self.clock);

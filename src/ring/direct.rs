@@ -3,7 +3,7 @@
 //! no operation there that would not cost a kernel thread.
 
 use std::ffi::{CStr, CString};
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -11,8 +11,12 @@ use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, Shutdown, SocketFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, Shutdown, SocketFlags,
+};
 
+use super::Stream;
 use crate::sys::Errno;
 use crate::sys::fds::Fd;
 use crate::sys::file::{Facts, Symlinks};
@@ -22,6 +26,9 @@ use crate::sys::tree::{facts_of, resolve_flags};
 /// become ours.
 pub(super) const OPEN_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+
+/// Descriptors that go along with a note: a program's input and output.
+const DESCRIPTORS_MAX: usize = 2;
 
 /// Lends a descriptor's number to a call.
 pub(super) fn borrow(fd: Fd) -> BorrowedFd<'static> {
@@ -194,6 +201,35 @@ pub(super) fn note(channel: Fd, into: &mut [u8]) -> Result<(usize, Option<Fd>), 
         }
     }
     Ok((message.bytes, came.map(|descriptor: OwnedFd| Fd(descriptor.into_raw_fd()))))
+}
+
+pub(super) fn send_note(channel: Fd, note: &[u8], descriptors: &[Fd]) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let mut lent = [borrow(channel); DESCRIPTORS_MAX];
+    let lent = &mut lent[..descriptors.len()];
+    lent.iter_mut().zip(descriptors).for_each(|(place, fd)| *place = borrow(*fd));
+    if !lent.is_empty() {
+        let fits = control.push(SendAncillaryMessage::ScmRights(lent));
+        assert!(fits, "the space was made for as many descriptors");
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::net::sendmsg(borrow(channel), &[IoSlice::new(note)], &mut control, flags).map(drop)
+}
+
+/// Our end and the program's. Each end has a description of its own, so that only ours does not block.
+pub(super) fn pipe(stream: Stream) -> Result<(Fd, Fd), Errno> {
+    let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let (ours, theirs) = match stream {
+        Stream::Input => (writer, reader),
+        Stream::Output => (reader, writer),
+    };
+    rustix::fs::fcntl_setfl(&ours, OFlags::NONBLOCK)?;
+    Ok((Fd(ours.into_raw_fd()), Fd(theirs.into_raw_fd())))
+}
+
+pub(super) fn read_pipe(pipe: Fd, into: &mut Vec<u8>) -> Result<usize, Errno> {
+    rustix::io::read(borrow(pipe), rustix::buffer::spare_capacity(into))
 }
 
 pub(super) fn install_tls(socket: Fd, info: &[u8]) -> Result<(), Errno> {

@@ -6,6 +6,7 @@
 //! single-threaded for life; it serves nobody itself and never waits for anybody but the kernel.
 
 mod activation;
+mod ask;
 mod attend;
 mod companions;
 mod confinement;
@@ -51,9 +52,9 @@ use notify::Notify;
 use secure::Secure;
 use store::Store;
 
+pub use ask::{Show, status};
 pub use attend::{Program, Programs};
 pub use secure::check;
-pub use view::status;
 
 /// Serves `config` until told to stop; reads `source` anew on every reload.
 pub fn run(source: Source, config: Config) -> ExitCode {
@@ -61,7 +62,10 @@ pub fn run(source: Source, config: Config) -> ExitCode {
     let load = move || source.load(&environment).map_err(|report| report.to_string());
     let programs = Programs {
         worker: crate::worker::run,
-        spawner: Program { is_wanted: |_| false, live: |_| ExitCode::SUCCESS },
+        spawner: Program {
+            is_wanted: crate::gateway::spawner::is_wanted,
+            live: crate::gateway::spawner::run,
+        },
         precompressor: Program { is_wanted: crate::precompress::is_wanted, live: crate::precompress::run },
         metrics: Program { is_wanted: |config| config.metrics.is_some(), live: crate::metrics::run },
     };
@@ -117,6 +121,8 @@ struct Supervisor {
     /// What processes did that are gone.
     gone: Sums,
     health: Health,
+    /// Whether it was said what runs here.
+    introduced: bool,
     cores: Vec<u32>,
     began: Instant,
     /// The same, in seconds since 1970.
@@ -182,6 +188,7 @@ impl Supervisor {
             last_reload: None,
             gone: Sums::default(),
             health: Health::new().map_err(|error| error.to_string())?,
+            introduced: false,
             cores: process::cores(),
             began: now,
             started: now_in_seconds(),
@@ -553,6 +560,9 @@ impl Supervisor {
         log::start(level(config.log.level));
         if id > 1 {
             self.last_reload = Some(Reload { succeeded: true, at: now_in_seconds(), reason: None });
+        }
+        if !std::mem::replace(&mut self.introduced, true) {
+            self.introduction(&config).iter().for_each(|line| tracing::info!("{line}"));
         }
         let line = self.serving_line(&config);
         tracing::info!("{line}");

@@ -17,6 +17,8 @@ pub mod sandbox;
 pub mod shared;
 pub mod signals;
 pub mod sockets;
+pub mod spawn;
+pub mod terminal;
 pub mod tls_probe;
 pub mod tree;
 pub mod user;
