@@ -80,6 +80,6 @@ fn startup_compresses_before_it_serves() {
         site.put(&format!("{number}.html"), page(number, 200));
     }
     let (_server, log) = serve(&site);
-    until("it serves", || fs::read_to_string(&log).unwrap_or_default().contains("serving on"));
+    until("it serves", || fs::read_to_string(&log).unwrap_or_default().contains("(pid "));
     assert_eq!(site.check(|_| true), 30);
 }
