@@ -47,13 +47,6 @@ fn usage_is_explained() {
 }
 
 #[test]
-fn what_is_not_built_says_so() {
-    for line in ["compress -c a", "--root . --cache a"] {
-        check(line, 2, "", "is not built yet");
-    }
-}
-
-#[test]
 fn what_packages_ship_is_generated() {
     let folder = tempfile::tempdir().expect("a folder");
     let into = folder.path().join("package");

@@ -319,16 +319,6 @@ impl Message<ToSpawner<'_>> {
     }
 }
 
-impl Message<ToSpawner<'_>> {
-    /// Gives an encoded message another number, for whoever passes on those of several workers.
-    ///
-    /// # Panics
-    /// When it is none that has a number.
-    pub fn renumber(bytes: &mut [u8], id: u64) {
-        bytes[HEAD_BYTES..HEAD_BYTES + 8].copy_from_slice(&id.to_le_bytes());
-    }
-}
-
 impl<'a> Message<ToSpawner<'a>> {
     /// Reads one message; `None` where it is none of a worker's.
     pub fn decode(bytes: &'a [u8]) -> Option<Self> {
@@ -523,14 +513,6 @@ mod tests {
         let message = Message::<ToSpawner>::decode(&bytes).expect("it decodes");
         let ToSpawner::Start(start) = message.what else { panic!("a start: {message:?}") };
         assert_eq!((start.arguments.iter().count(), start.variables.iter().count()), (0, 0));
-    }
-
-    #[test]
-    fn a_message_is_passed_on_under_another_number() {
-        let mut bytes = written(b"/a", &[], &[(b"A", b"1")]).expect("it fits");
-        Message::<ToSpawner>::renumber(&mut bytes, 5);
-        let message = Message::<ToSpawner>::decode(&bytes).expect("it decodes");
-        assert!(matches!(message.what, ToSpawner::Start(Start { id: 5, path: b"/a", .. })), "{message:?}");
     }
 
     #[test]

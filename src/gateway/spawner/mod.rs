@@ -19,9 +19,9 @@
 //! When the spawner dies, the kernel kills the programs it had started, its successor ends what they had
 //! started in turn, and workers hear of it by the new epoch.
 
+mod guests;
 mod lines;
 mod mailbox;
-mod modules;
 pub(super) mod programs;
 mod remains;
 mod voices;
@@ -42,8 +42,8 @@ use crate::sys::signals::Children;
 use crate::sys::wait::{self, For};
 use crate::sys::{Errno, Error, pass};
 
+use guests::{Guests, Told};
 use mailbox::Mailbox;
-use modules::{Asker, Modules};
 use programs::{Programs, Started};
 use remains::{Remain, Remains};
 use voices::Voices;
@@ -81,10 +81,11 @@ struct Spawner {
     children: Children,
     mailboxes: Vec<Mailbox>,
     programs: Programs,
+    /// The host of modules, which are programs too but no processes.
+    guests: Guests,
     running: HashMap<Pid, Running>,
     remains: Remains,
     voices: Voices,
-    modules: Modules,
     counters: Counters,
     /// When it began to stop.
     stopping: Option<Instant>,
@@ -130,6 +131,7 @@ impl Spawner {
         process::adopt_orphans()?;
         process::keep_capabilities_from_programs();
         let programs = Programs::new(Rc::clone(&config), user.clone(), generation)?;
+        let guests = Guests::new(config, user, programs.unique_prefix());
         // What seccomp and the rights of a process hold for, they hold for all it starts; set-user-ID
         // programs would gain nothing.
         if !programs.may_gain_privileges() {
@@ -143,14 +145,15 @@ impl Spawner {
             children,
             mailboxes: workers.into_iter().map(Mailbox::new).collect(),
             programs,
+            guests,
             running: HashMap::new(),
             remains: Remains::default(),
             voices: Voices::default(),
-            modules: Modules::new(config, user),
             counters,
             stopping: None,
         };
         (0..spawner.mailboxes.len()).for_each(|index| spawner.tell(index, 0, ToWorker::Hello));
+        spawner.guests.keep(Instant::now());
         Ok(spawner)
     }
 
@@ -163,7 +166,7 @@ impl Spawner {
     }
 
     fn is_over(&self) -> bool {
-        let idle = self.running.is_empty() && self.remains.is_empty() && !self.modules.is_alive();
+        let idle = self.running.is_empty() && self.remains.is_empty();
         self.stopping.is_some_and(|since| idle || since.elapsed() > STOP_GRACE + STOP_PATIENCE)
     }
 
@@ -176,17 +179,18 @@ impl Spawner {
         fds.extend(self.mailboxes.iter().map(|mailbox| (mailbox.fd(), For::Reading)));
         let voices_at = fds.len();
         fds.extend(self.voices.fds().map(|fd| (fd, For::Reading)));
-        let modules_at = fds.len();
-        fds.extend(self.modules.fd().map(|fd| (fd, For::Reading)));
         let full_at = fds.len();
         let full: Vec<usize> = (0..self.mailboxes.len()).filter(|i| self.mailboxes[*i].is_full()).collect();
         fds.extend(full.iter().map(|index| (self.mailboxes[*index].fd(), For::Writing)));
+        let guests_at = fds.len();
+        fds.extend(self.guests.fd().map(|fd| (fd, For::Reading)));
         let happened = wait::wait(&fds, limit)?;
 
-        self.voices.hear(&happened[voices_at..modules_at]);
-        if modules_at < full_at && happened[modules_at] {
-            let (mailboxes, epoch) = (&mut self.mailboxes, self.epoch);
-            self.modules.listen(|asker, what| answer(mailboxes, epoch, asker, what));
+        self.voices.hear(&happened[voices_at..full_at]);
+        if happened.get(guests_at) == Some(&true) {
+            let mut told = Vec::new();
+            self.guests.hear(&mut told);
+            self.pass_on(told);
         }
         if happened[0] && self.children.take() {
             self.reap();
@@ -206,11 +210,8 @@ impl Spawner {
 
     fn deadline(&self) -> Option<Instant> {
         let running = self.running.values().filter_map(Running::deadline).min();
-        let patience = self.stopping.map(|since| match Instant::now() < since + STOP_GRACE {
-            true => since + STOP_GRACE,
-            false => since + STOP_GRACE + STOP_PATIENCE,
-        });
-        [running, self.remains.deadline(), patience].into_iter().flatten().min()
+        let patience = self.stopping.map(|since| since + STOP_GRACE + STOP_PATIENCE);
+        [running, self.remains.deadline(), self.guests.deadline(), patience].into_iter().flatten().min()
     }
 
     /// Takes an order of the supervisor; that it is gone is one.
@@ -235,7 +236,9 @@ impl Spawner {
             self.stopping = Some(Instant::now());
             let all: Vec<Pid> = self.running.keys().copied().collect();
             all.into_iter().for_each(|pid| self.end(pid, Why::Stop.text()));
-            self.modules.stop(false);
+            let mut told = Vec::new();
+            self.guests.stop(&mut told);
+            self.pass_on(told);
         }
     }
 
@@ -265,32 +268,28 @@ impl Spawner {
             let dead = self.running.iter().filter(|(_, one)| one.mailbox == index && one.worker != from);
             let dead: Vec<Pid> = dead.map(|(pid, _)| *pid).collect();
             dead.into_iter().for_each(|pid| self.end(pid, "its worker is gone"));
-            self.modules.end(|asker| asker.mailbox == index && asker.worker != from, Why::Gone);
+            self.guests.end_all_but(index, from);
         }
         if to != self.epoch && what != ToSpawner::Hello {
             return;
         }
         match what {
             ToSpawner::Hello => self.tell(index, from, ToWorker::Hello),
-            ToSpawner::Start(start) if self.programs.is_module(start.mount) => {
-                let asker = Asker { mailbox: index, worker: from, id: start.id };
-                let sent = match self.stopping {
-                    Some(_) => Err(Refusal::Busy),
-                    None => self.modules.start(asker, bytes, &descriptors),
-                };
-                if let Err(why) = sent {
-                    self.tell(index, from, ToWorker::Refused { id: start.id, why });
+            ToSpawner::Start(start) if self.guests.answers(start.mount) => {
+                let asked = (from, to, start.id);
+                if let Err(why) = self.guests.start(index, asked, bytes, &descriptors) {
+                    let refused =
+                        Message { from: to, to: from, what: ToWorker::Refused { id: start.id, why } };
+                    self.pass_on(vec![(index, refused)]);
                 }
             }
             ToSpawner::Start(start) => self.start(index, from, &start, descriptors),
             ToSpawner::End { id, why } => {
+                self.guests.end(from, id, why);
                 let is_it = |one: &Running| (one.mailbox, one.worker, one.id) == (index, from, id);
                 let found = self.running.iter().find(|(_, one)| is_it(one)).map(|(pid, _)| *pid);
-                match found {
-                    Some(pid) => self.end(pid, why.text()),
-                    None => self
-                        .modules
-                        .end(|asker| (asker.mailbox, asker.worker, asker.id) == (index, from, id), why),
+                if let Some(pid) = found {
+                    self.end(pid, why.text());
                 }
             }
         }
@@ -355,9 +354,11 @@ impl Spawner {
         while let Some((pid, how, cpu)) = process::reap_any() {
             if let Some(running) = self.running.remove(&pid) {
                 self.ended(pid, &running, how, cpu);
-            } else if self.modules.is_host(pid) {
-                let (mailboxes, epoch) = (&mut self.mailboxes, self.epoch);
-                self.modules.ended(how, |asker, what| answer(mailboxes, epoch, asker, what));
+                continue;
+            }
+            let mut told = Vec::new();
+            if self.guests.ended(pid, how, Instant::now(), &mut told) {
+                self.pass_on(told);
             }
         }
     }
@@ -395,19 +396,28 @@ impl Spawner {
                 self.end(pid, "it ran for too long");
             }
         }
-        if self.stopping.is_some_and(|since| now >= since + STOP_GRACE) {
-            self.modules.stop(true);
+        self.guests.keep(now);
+        let running = &self.running;
+        self.remains.sweep(now, |pid| running.contains_key(&pid));
+    }
+
+    /// Tells workers what became of modules.
+    fn pass_on(&mut self, told: Vec<Told>) {
+        for (index, message) in told {
+            match message.what {
+                ToWorker::Hello => {}
+                ToWorker::Started { .. } => {
+                    self.counters.add(Counter::ProgramsStarted, 1);
+                    self.counters.add(Counter::ProgramsRunning, 1);
+                }
+                ToWorker::Refused { .. } => self.counters.add(Counter::ProgramsRefused, 1),
+                ToWorker::Exited { .. } => self.counters.sub(Counter::ProgramsRunning, 1),
+            }
+            self.mailboxes[index].send(&message);
         }
-        let (running, modules) = (&self.running, &self.modules);
-        self.remains.sweep(now, |pid| running.contains_key(&pid) || modules.is_host(pid));
     }
 
     fn tell(&mut self, index: usize, to: u64, what: ToWorker) {
         self.mailboxes[index].send(&Message { from: self.epoch, to, what });
     }
-}
-
-/// What the module host says to one of its askers.
-fn answer(mailboxes: &mut [Mailbox], epoch: u64, asker: Asker, what: ToWorker) {
-    mailboxes[asker.mailbox].send(&Message { from: epoch, to: asker.worker, what });
 }

@@ -99,11 +99,6 @@ impl Programs {
         processes(&self.config).any(|(_, process)| process.gain_privileges)
     }
 
-    /// Whether the module host answers for a mount.
-    pub fn is_module(&self, id: MountId) -> bool {
-        mounted(&self.config, id).is_some_and(|(_, mount)| matches!(mount.kind, MountKind::Module(_)))
-    }
-
     /// Starts what a worker asks for; with the message came `descriptors`.
     ///
     /// # Errors
