@@ -18,6 +18,7 @@ mod answer;
 pub mod auth;
 pub mod cache;
 pub mod compress;
+pub mod compressible;
 pub mod decide;
 pub mod entry;
 pub mod errors;

@@ -10,6 +10,7 @@ use std::rc::Rc;
 
 use hashbrown::HashMap;
 
+use super::compressible::Compressible;
 use super::entry::SiteId;
 use super::rules::Rules;
 use crate::config;
@@ -43,6 +44,8 @@ pub struct Site {
     pub hsts: Option<Rc<[u8]>>,
     /// Decoded paths of bodies for error statuses.
     pub error_pages: Vec<(u16, Vec<u8>)>,
+    /// Which of its files are worth compressing.
+    pub compressible: Compressible,
     /// Its rules.
     pub rules: Rules,
     /// Paths that programs answer, longest first, each with a slash at either end, and their place in the
@@ -76,6 +79,7 @@ impl Site {
                 field.into()
             }),
             error_pages: site.error_pages.iter().map(|(status, page)| (*status, path(page))).collect(),
+            compressible: Compressible::new(&site.types),
             rules: Rules::new(&site.rules),
             mounts: mounts(site),
         }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, Shutdown, SocketFlags,
@@ -19,7 +19,8 @@ use rustix::net::{
 use super::Stream;
 use crate::sys::Errno;
 use crate::sys::fds::Fd;
-use crate::sys::file::{Facts, Kind, Stamp, Symlinks};
+use crate::sys::file::{Facts, Symlinks};
+use crate::sys::tree::{facts_of, resolve_flags};
 
 /// O_NONBLOCK, so that a fifo does not wait for its writer; O_NOCTTY, so that a terminal does not
 /// become ours.
@@ -43,18 +44,6 @@ pub(super) fn close(fd: Fd) {
     drop(unsafe { OwnedFd::from_raw_fd(fd.0) });
 }
 
-/// How openat2(2) treats symlinks. Magic links (/proc/self/fd/3) lead around every boundary, so they
-/// are refused throughout.
-pub(super) const fn resolve_flags(symlinks: Symlinks) -> ResolveFlags {
-    match symlinks {
-        Symlinks::Beneath => ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS),
-        Symlinks::Never => {
-            ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_SYMLINKS)
-        }
-        Symlinks::Anywhere => ResolveFlags::NO_MAGICLINKS,
-    }
-}
-
 pub(super) fn open_cached(dir: Fd, path: &CString, symlinks: Symlinks) -> Result<Fd, Errno> {
     let resolve = resolve_flags(symlinks) | ResolveFlags::CACHED;
     let file = rustix::fs::openat2(borrow(dir), path, OPEN_FLAGS, Mode::empty(), resolve)?;
@@ -69,26 +58,6 @@ pub(super) fn open_root(path: &Path) -> Result<Fd, Errno> {
 
 pub(super) fn facts(file: Fd) -> Result<Facts, Errno> {
     Ok(facts_of(&rustix::fs::fstat(borrow(file))?))
-}
-
-/// The part of fstat(2) that matters. Types of the fields differ among architectures.
-#[allow(clippy::unnecessary_cast, clippy::useless_conversion)]
-pub(super) fn facts_of(stat: &Stat) -> Facts {
-    let kind = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => Kind::File,
-        FileType::Directory => Kind::Directory,
-        _ => Kind::Special,
-    };
-    let stamp =
-        |seconds, nanoseconds| Stamp { seconds, nanoseconds: u32::try_from(nanoseconds).unwrap_or_default() };
-    Facts {
-        kind,
-        device: stat.st_dev as u64,
-        inode: stat.st_ino as u64,
-        size: u64::try_from(stat.st_size).unwrap_or_default(),
-        modified: stamp(stat.st_mtime as i64, stat.st_mtime_nsec as u64),
-        changed: stamp(stat.st_ctime as i64, stat.st_ctime_nsec as u64),
-    }
 }
 
 /// Reads what the page cache has.

@@ -72,7 +72,9 @@ static HOW: [OpenHow; 3] =
     [open_how(Symlinks::Beneath), open_how(Symlinks::Never), open_how(Symlinks::Anywhere)];
 
 const fn open_how(symlinks: Symlinks) -> OpenHow {
-    OpenHow::new().flags(direct::OPEN_FLAGS.bits() as u64).resolve(direct::resolve_flags(symlinks).bits())
+    OpenHow::new()
+        .flags(direct::OPEN_FLAGS.bits() as u64)
+        .resolve(crate::sys::tree::resolve_flags(symlinks).bits())
 }
 
 /// The kernel's reason in an [`io::Error`].

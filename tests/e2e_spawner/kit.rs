@@ -33,7 +33,13 @@ static GENERATION: AtomicU64 = AtomicU64::new(1);
 /// its standard output the mailbox.
 pub fn live(folder: &Path, generation: u64, epoch: u64) -> ExitCode {
     log::start(tracing::Level::DEBUG);
-    let environment = Environment { root: user::is_root(), cores: 1, runtime_dir: None, modules: false };
+    let environment = Environment {
+        root: user::is_root(),
+        cores: 1,
+        runtime_dir: None,
+        cache_dir: None,
+        modules: cfg!(feature = "wcgi"),
+    };
     let config =
         config::load(&folder.join("test.toml"), &environment).unwrap_or_else(|report| panic!("{report}"));
     let own = |fd: std::os::fd::BorrowedFd| fd.try_clone_to_owned().expect("a descriptor");
@@ -146,7 +152,7 @@ impl Spawner {
         let id = self.next;
         let mut buffer = Vec::new();
         let ends = (self.worker, self.epoch);
-        let mount = MountId { site: 0, mount: 0 };
+        let mount = MountId { site: 0, mount: u16::from(path.starts_with("/wasm/")) };
         let mut writer = StartWriter::new(&mut buffer, ends, id, mount, input.is_some(), path.as_bytes())
             .expect("it fits");
         arguments.iter().for_each(|argument| writer.argument(argument.as_bytes()).expect("it fits"));

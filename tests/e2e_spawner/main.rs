@@ -4,6 +4,8 @@
 //! GENERATION EPOCH`), is its supervisor and its worker, and ends it by its own process number.
 
 mod kit;
+#[cfg(feature = "wcgi")]
+mod modules;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -54,12 +56,11 @@ fn main() -> ExitCode {
         return kit::live(Path::new(folder), number(generation), number(epoch));
     }
     if words.contains(&"--list") {
-        TESTS.iter().for_each(|(name, _)| println!("{name}: test"));
+        all().for_each(|(name, _)| println!("{name}: test"));
         return ExitCode::SUCCESS;
     }
     let filters: Vec<_> = words.iter().filter(|word| !word.starts_with('-')).collect();
-    let wanted =
-        TESTS.iter().filter(|(name, _)| filters.is_empty() || filters.iter().any(|f| name.contains(**f)));
+    let wanted = all().filter(|(name, _)| filters.is_empty() || filters.iter().any(|f| name.contains(**f)));
     let mut failed: Vec<&str> = Vec::new();
     for (name, test) in wanted {
         let ended = std::panic::catch_unwind(AssertUnwindSafe(test));
@@ -68,6 +69,13 @@ fn main() -> ExitCode {
     }
     println!("\ntest result: {}. {} failed", if failed.is_empty() { "ok" } else { "FAILED" }, failed.len());
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn all() -> impl Iterator<Item = &'static (&'static str, fn())> {
+    #[cfg(feature = "wcgi")]
+    return TESTS.iter().chain(modules::TESTS);
+    #[cfg(not(feature = "wcgi"))]
+    return TESTS.iter();
 }
 
 fn a_program_is_started_and_its_end_told() {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use httpd::config::{
-    AccessLog, Address, Auth, Cache, Chunked, Config, Encoding, KernelTls, Level, Limits, Listen, Log,
-    LogFormat, Module, Mount, MountKind, Programs, Redirect, Rule, Server, Site, Timeouts, Tls,
+    AccessLog, Address, Auth, Cache, Chunked, Config, KernelTls, Level, Limits, Listen, Log, LogFormat,
+    Module, Mount, MountKind, Programs, Redirect, Rule, Server, Site, Timeouts, Tls,
 };
 use httpd::sys::file::Symlinks;
 
@@ -62,8 +62,8 @@ pub fn config(rng: &mut Rng) -> Config {
             max_file: *rng.pick(&[FILE_MAX as u64, 500_000]),
             revalidate: REVALIDATE,
             dir: Some(variants::CACHE.into()),
-            encodings: vec![Encoding::Brotli, Encoding::Zstd, Encoding::Gzip],
             min_size: 100,
+            ..Cache::default()
         },
         listen: vec![Listen {
             address: Address::Tcp(([10, 0, 0, 0], 80).into()),
@@ -110,6 +110,7 @@ fn site(concurrency: u32, queue: u32) -> Site {
         mounts: [("/cgi/", Chunked::Spool), ("/stream/", Chunked::Stream)]
             .map(|(path, chunked)| Mount { concurrency, queue, ..mount(path, chunked) })
             .into(),
+        types: Vec::new(),
         line: 1,
     }
 }

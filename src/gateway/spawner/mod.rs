@@ -19,6 +19,7 @@
 //! When the spawner dies, the kernel kills the programs it had started, its successor ends what they had
 //! started in turn, and workers hear of it by the new epoch.
 
+mod guests;
 mod lines;
 mod mailbox;
 mod programs;
@@ -28,6 +29,7 @@ mod voices;
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::messages::{self, MESSAGE_BYTES_MAX, Message, Refusal, ToSpawner, ToWorker, Why};
@@ -40,6 +42,7 @@ use crate::sys::signals::Children;
 use crate::sys::wait::{self, For};
 use crate::sys::{Errno, Error, pass};
 
+use guests::{Guests, Told};
 use mailbox::Mailbox;
 use programs::{Programs, Started};
 use remains::{Remain, Remains};
@@ -78,6 +81,8 @@ struct Spawner {
     children: Children,
     mailboxes: Vec<Mailbox>,
     programs: Programs,
+    /// The host of modules, which are programs too but no processes.
+    guests: Guests,
     running: HashMap<Pid, Running>,
     remains: Remains,
     voices: Voices,
@@ -123,7 +128,8 @@ impl Spawner {
         let children = Children::block_all()?;
         process::adopt_orphans()?;
         process::keep_capabilities_from_programs();
-        let programs = Programs::new(config, user, generation)?;
+        let programs = Programs::new(Rc::clone(&config), user.clone(), generation)?;
+        let guests = Guests::new(config, user, programs.unique_prefix());
         // What seccomp and the rights of a process hold for, they hold for all it starts; set-user-ID
         // programs would gain nothing.
         if !programs.may_gain_privileges() {
@@ -137,6 +143,7 @@ impl Spawner {
             children,
             mailboxes: workers.into_iter().map(Mailbox::new).collect(),
             programs,
+            guests,
             running: HashMap::new(),
             remains: Remains::default(),
             voices: Voices::default(),
@@ -144,6 +151,7 @@ impl Spawner {
             stopping: None,
         };
         (0..spawner.mailboxes.len()).for_each(|index| spawner.tell(index, 0, ToWorker::Hello));
+        spawner.guests.keep(Instant::now());
         Ok(spawner)
     }
 
@@ -172,9 +180,16 @@ impl Spawner {
         let full_at = fds.len();
         let full: Vec<usize> = (0..self.mailboxes.len()).filter(|i| self.mailboxes[*i].is_full()).collect();
         fds.extend(full.iter().map(|index| (self.mailboxes[*index].fd(), For::Writing)));
+        let guests_at = fds.len();
+        fds.extend(self.guests.fd().map(|fd| (fd, For::Reading)));
         let happened = wait::wait(&fds, limit)?;
 
         self.voices.hear(&happened[voices_at..full_at]);
+        if happened.get(guests_at) == Some(&true) {
+            let mut told = Vec::new();
+            self.guests.hear(&mut told);
+            self.pass_on(told);
+        }
         if happened[0] && self.children.take() {
             self.reap();
         }
@@ -194,7 +209,7 @@ impl Spawner {
     fn deadline(&self) -> Option<Instant> {
         let running = self.running.values().filter_map(Running::deadline).min();
         let patience = self.stopping.map(|since| since + STOP_GRACE + STOP_PATIENCE);
-        [running, self.remains.deadline(), patience].into_iter().flatten().min()
+        [running, self.remains.deadline(), self.guests.deadline(), patience].into_iter().flatten().min()
     }
 
     /// Takes an order of the supervisor; that it is gone is one.
@@ -219,6 +234,9 @@ impl Spawner {
             self.stopping = Some(Instant::now());
             let all: Vec<Pid> = self.running.keys().copied().collect();
             all.into_iter().for_each(|pid| self.end(pid, Why::Stop.text()));
+            let mut told = Vec::new();
+            self.guests.stop(&mut told);
+            self.pass_on(told);
         }
     }
 
@@ -238,24 +256,34 @@ impl Spawner {
                 tracing::error!("worker {index} sent a message that is none");
                 continue;
             };
-            self.handle(index, message, descriptors);
+            self.handle(index, message, &buffer[..length], descriptors);
         }
     }
 
-    fn handle(&mut self, index: usize, message: Message<ToSpawner>, descriptors: Vec<OwnedFd>) {
+    fn handle(&mut self, index: usize, message: Message<ToSpawner>, bytes: &[u8], descriptors: Vec<OwnedFd>) {
         let Message { from, to, what } = message;
         if self.mailboxes[index].is_new(from) {
             let dead = self.running.iter().filter(|(_, one)| one.mailbox == index && one.worker != from);
             let dead: Vec<Pid> = dead.map(|(pid, _)| *pid).collect();
             dead.into_iter().for_each(|pid| self.end(pid, "its worker is gone"));
+            self.guests.end_all_but(index, from);
         }
         if to != self.epoch && what != ToSpawner::Hello {
             return;
         }
         match what {
             ToSpawner::Hello => self.tell(index, from, ToWorker::Hello),
+            ToSpawner::Start(start) if self.guests.answers(start.mount) => {
+                let asked = (from, to, start.id);
+                if let Err(why) = self.guests.start(index, asked, bytes, &descriptors) {
+                    let refused =
+                        Message { from: to, to: from, what: ToWorker::Refused { id: start.id, why } };
+                    self.pass_on(vec![(index, refused)]);
+                }
+            }
             ToSpawner::Start(start) => self.start(index, from, &start, descriptors),
             ToSpawner::End { id, why } => {
+                self.guests.end(from, id, why);
                 let is_it = |one: &Running| (one.mailbox, one.worker, one.id) == (index, from, id);
                 let found = self.running.iter().find(|(_, one)| is_it(one)).map(|(pid, _)| *pid);
                 if let Some(pid) = found {
@@ -323,6 +351,11 @@ impl Spawner {
         while let Some((pid, how, cpu)) = process::reap_any() {
             if let Some(running) = self.running.remove(&pid) {
                 self.ended(pid, &running, how, cpu);
+                continue;
+            }
+            let mut told = Vec::new();
+            if self.guests.ended(pid, how, Instant::now(), &mut told) {
+                self.pass_on(told);
             }
         }
     }
@@ -360,8 +393,25 @@ impl Spawner {
                 self.end(pid, "it ran for too long");
             }
         }
+        self.guests.keep(now);
         let running = &self.running;
         self.remains.sweep(now, |pid| running.contains_key(&pid));
+    }
+
+    /// Tells workers what became of modules.
+    fn pass_on(&mut self, told: Vec<Told>) {
+        for (index, message) in told {
+            match message.what {
+                ToWorker::Hello => {}
+                ToWorker::Started { .. } => {
+                    self.counters.add(Counter::ProgramsStarted, 1);
+                    self.counters.add(Counter::ProgramsRunning, 1);
+                }
+                ToWorker::Refused { .. } => self.counters.add(Counter::ProgramsRefused, 1),
+                ToWorker::Exited { .. } => self.counters.sub(Counter::ProgramsRunning, 1),
+            }
+            self.mailboxes[index].send(&message);
+        }
     }
 
     fn tell(&mut self, index: usize, to: u64, what: ToWorker) {
