@@ -8,6 +8,7 @@ pub mod admission;
 pub mod cgi;
 pub mod messages;
 pub mod script;
+pub mod spawner;
 pub mod start;
 #[cfg(feature = "wcgi")]
 pub mod wcgi;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, Signal, WaitOptions};
 use rustix::thread::CpuSet;
@@ -82,7 +83,7 @@ pub fn fork() -> Result<Fork, Error> {
     // SAFETY: no other thread exists, so the child finds no lock held and no value half written.
     match unsafe { libc::fork() } {
         0 => Ok(Fork::Child),
-        child => match Pid::from_raw(child).filter(|_| child > 0) {
+        child => match Pid::from_raw(child.max(0)) {
             Some(pid) => Ok(Fork::Parent(pid)),
             None => Err(Error::new("fork", "a process", last_errno())),
         },
@@ -99,6 +100,11 @@ pub fn own_pid() -> Pid {
     rustix::process::getpid()
 }
 
+/// The number of the process that made this one; 0 where that is in another namespace.
+pub fn parent_pid() -> i32 {
+    rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get())
+}
+
 /// Takes the ending of a child, if it has ended.
 ///
 /// # Errors
@@ -112,6 +118,69 @@ pub fn reap(child: Pid) -> Result<Option<Ended>, Errno> {
         (_, Some(signal)) => Ok(Some(Ended::Killed(signal))),
         (None, None) => Ok(None),
     }
+}
+
+/// Takes the ending of any child, with the processor time that it and the children it waited for took;
+/// `None` when none has ended.
+pub fn reap_any() -> Option<(Pid, Ended, Duration)> {
+    let mut status = 0;
+    // SAFETY: all zeros is a usage of nothing.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to values of ours.
+    let pid = unsafe { libc::wait4(-1, &mut status, libc::WNOHANG, &mut usage) };
+    let pid = Pid::from_raw(pid.max(0))?;
+    let time = |time: libc::timeval| {
+        let whole = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or_default());
+        whole + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or_default())
+    };
+    let ended = match libc::WIFSIGNALED(status) {
+        true => Ended::Killed(libc::WTERMSIG(status)),
+        false => Ended::Exited(libc::WEXITSTATUS(status)),
+    };
+    Some((pid, ended, time(usage.ru_utime) + time(usage.ru_stime)))
+}
+
+/// Has every descendant that loses its parent become a child of this process, instead of process 1.
+///
+/// # Errors
+/// Those of prctl(2).
+pub fn adopt_orphans() -> Result<(), Error> {
+    rustix::process::set_child_subreaper(Some(own_pid()))
+        .map_err(|errno| Error::new("adopt", "orphans of programs", errno))
+}
+
+/// Gives up capabilities that programs would inherit.
+pub fn keep_capabilities_from_programs() {
+    // Older kernels have none of these.
+    let _ = rustix::thread::clear_ambient_capability_set();
+}
+
+/// How a process is told to end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kill {
+    /// By SIGTERM.
+    Gently,
+    /// By SIGKILL.
+    Surely,
+}
+
+impl Kill {
+    fn signal(self) -> Signal {
+        match self {
+            Self::Gently => Signal::TERM,
+            Self::Surely => Signal::KILL,
+        }
+    }
+}
+
+/// Ends the processes of a group; whether there are any.
+pub fn end_group(leader: Pid, how: Kill) -> bool {
+    rustix::process::kill_process_group(leader, how.signal()) != Err(Errno::SRCH)
+}
+
+/// Ends a process by number. The number may be another's by now unless it is a child that was not reaped.
+pub fn end(process: Pid, how: Kill) {
+    let _ = rustix::process::kill_process(process, how.signal());
 }
 
 /// Takes the endings of all children of which nothing is known: those that process 1 of a container
@@ -183,6 +252,20 @@ pub fn pin(core: u32) -> Result<(), Error> {
     let mut set = CpuSet::new();
     set.set(core as usize);
     rustix::thread::sched_setaffinity(None, &set).map_err(refused)
+}
+
+/// Has this process, and the threads it will make, run only when nobody else wants the processor or the disk.
+/// What of this the system refuses is gone without: it is politeness, not need.
+pub fn be_idle() {
+    const IOPRIO_WHO_PROCESS: libc::c_int = 1;
+    const IOPRIO_CLASS_IDLE: libc::c_int = 3 << 13;
+    // Both: a scheduler of another class than SCHED_IDLE's may look at the nice value alone.
+    let _ = rustix::process::setpriority_process(None, 19);
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters live through the call, which reads them only.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
+    // SAFETY: numbers only. The C library has no wrapper of it.
+    unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_CLASS_IDLE) };
 }
 
 /// Names the process, for ps and top; the kernel keeps 15 bytes.

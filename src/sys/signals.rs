@@ -91,6 +91,71 @@ pub fn leave_to_parent() -> Result<(), Error> {
     mask(libc::SIG_SETMASK, &set_of([]))
 }
 
+/// SIGCHLD, to be read by a process that starts programs of others.
+#[derive(Debug)]
+pub struct Children(OwnedFd);
+
+impl Children {
+    /// Gives every signal its default effect and blocks them all, so that none of them reaches a program
+    /// between its making and its beginning; those that cannot be blocked, kill.
+    ///
+    /// # Errors
+    /// Those of signalfd(2).
+    pub fn block_all() -> Result<Self, Error> {
+        // An action of the kernel: effect, flags, a function nobody calls, mask.
+        let default = [0_u64; 4];
+        for number in 1..=libc::SIGRTMAX() {
+            // SAFETY: the default action has no handler. libc would refuse the two signals that it keeps for
+            // itself, which may have been ignored by whoever started us; those whose effect is fixed, the
+            // kernel refuses.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_rt_sigaction,
+                    number,
+                    default.as_ptr(),
+                    std::ptr::null_mut::<u64>(),
+                    8,
+                )
+            };
+        }
+        let all = full_set();
+        mask(libc::SIG_SETMASK, &all)?;
+        let set = set_of([libc::SIGCHLD]);
+        // SAFETY: the set is initialised; -1 asks for a new descriptor.
+        let fd = unsafe { libc::signalfd(-1, &set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(Error::new("open", "a descriptor for signals", last_errno()));
+        }
+        // SAFETY: just opened, and nobody else knows it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Whether a child has ended since this was asked before.
+    pub fn take(&mut self) -> bool {
+        let mut info = [0; size_of::<libc::signalfd_siginfo>()];
+        matches!(rustix::io::read(&self.0, &mut info[..]), Ok(length) if length > 0)
+    }
+}
+
+impl AsFd for Children {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Blocks no signal any more: for a child that is about to execute.
+pub(super) fn unblock_all() {
+    // Refuses only what is no mask.
+    let _ = mask(libc::SIG_SETMASK, &set_of([]));
+}
+
+fn full_set() -> libc::sigset_t {
+    let mut set = set_of([]);
+    // SAFETY: the set is initialised.
+    unsafe { libc::sigfillset(&mut set) };
+    set
+}
+
 fn mask(how: i32, set: &libc::sigset_t) -> Result<(), Error> {
     // SAFETY: the set is initialised and the old mask is not asked for.
     match unsafe { libc::sigprocmask(how, set, std::ptr::null_mut()) } {

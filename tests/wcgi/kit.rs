@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 use std::thread::JoinHandle;
@@ -53,7 +53,7 @@ impl Case {
             fs::create_dir(folder.path().join(name)).expect("made");
         }
         let text = format!(
-            "[[listen]]\naddress = \"127.0.0.1:8080\"\n[[site]]\nroot = \"data\"\n[[site.wcgi]]\npath = \"/wasm/\"\n\
+            "[cache]\ndir = \"cache\"\n[[listen]]\naddress = \"127.0.0.1:8080\"\n[[site]]\nroot = \"data\"\n[[site.wcgi]]\npath = \"/wasm/\"\n\
              dir = \"modules\"\nread = {{ \"/data\" = \"data\" }}\nwrite = {{ \"/scratch\" = \"scratch\" }}\n\
              env = {{ FROM_MOUNT = \"yes\" }}\n{settings}\n"
         );
@@ -61,14 +61,14 @@ impl Case {
         fs::write(&file, text).expect("written");
         let config =
             config::load(&file, &Environment::of_this_process()).unwrap_or_else(|report| panic!("{report}"));
-        let (spawner, host) = serve(&config, folder.path());
+        let (spawner, host) = serve(&config);
         let (next, heard) = (Cell::new(1), RefCell::default());
         Self { folder, config, spawner, host: Some(host), next, heard }
     }
 
     /// Another host, which knows nothing of what the first one did.
     pub fn restart(&mut self) {
-        let (spawner, host) = serve(&self.config, self.folder.path());
+        let (spawner, host) = serve(&self.config);
         drop(std::mem::replace(&mut self.spawner, spawner));
         let before = self.host.replace(host).expect("it ran");
         before.join().expect("it ended well");
@@ -200,10 +200,9 @@ impl Run<'_> {
     }
 }
 
-fn serve(config: &Config, folder: &Path) -> (OwnedFd, JoinHandle<()>) {
+fn serve(config: &Config) -> (OwnedFd, JoinHandle<()>) {
     let (spawner, channel) = pass::channel().expect("a channel");
-    let host =
-        wcgi::host(config, channel, Some(&folder.join("cache"))).unwrap_or_else(|error| panic!("{error:#}"));
+    let host = wcgi::host(config, channel, "test-").unwrap_or_else(|error| panic!("{error:#}"));
     (spawner, std::thread::spawn(move || host.serve().expect("it serves")))
 }
 

@@ -37,6 +37,7 @@ fn an_echo_answers() {
         "PATH_INFO=/more".to_owned(),
         format!("SCRIPT_FILENAME={root}/modules/echo.wasm"),
         format!("PATH_TRANSLATED={root}/data/more"),
+        "UNIQUE_ID=test-11-1".to_owned(),
     ] {
         assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
     }

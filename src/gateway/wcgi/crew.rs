@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -10,9 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use wasmtime::Engine;
-
-use super::engine;
+use super::engine::Engine;
 use super::modules::Modules;
 use super::run::{Ending, Limits, Remains, Run};
 use super::stop::Stop;
@@ -26,9 +25,6 @@ use crate::sys::process::{self, Ended};
 use crate::sys::wait::{self, For};
 use crate::sys::{self, Errno, pass};
 
-/// Runs at once, whatever the mounts allow together: each has a thread, and 4 GiB of address space.
-const RUNS_MAX: u32 = 512;
-
 /// How often modules that compute are looked after. Their deadlines are as exact as this.
 const TICK: Duration = Duration::from_millis(10);
 
@@ -41,7 +37,8 @@ pub struct Host {
     engine: Engine,
     modules: Modules,
     mounts: HashMap<MountId, Mounted>,
-    runs_max: u32,
+    /// How every UNIQUE_ID of the generation begins.
+    prefix: String,
     threads: AtomicU32,
     idle: AtomicUsize,
     running: AtomicUsize,
@@ -65,33 +62,34 @@ pub struct Mounted {
 /// The runs that can be told to end.
 #[derive(Default)]
 struct Ends {
-    runs: HashMap<u64, Arc<AtomicBool>>,
+    runs: HashMap<Asked, Arc<AtomicBool>>,
     /// Told to end before their thread had begun with them.
-    early: VecDeque<u64>,
+    early: VecDeque<Asked>,
 }
+
+/// What a request is known by: the epoch of the worker that asked, and its number for it.
+type Asked = (u64, u64);
 
 impl Host {
     /// A host of some mounts, which keeps compiled modules in a directory if it is given one.
     ///
     /// # Errors
-    /// When no engine can be made here.
+    /// Never: no call is defined twice.
     pub fn new(
         channel: OwnedFd,
+        engine: Engine,
         mounts: HashMap<MountId, Mounted>,
         compiled: Option<Compiled>,
+        prefix: &str,
     ) -> wasmtime::Result<Arc<Self>> {
-        let allowed = mounts.values().map(|mounted| mounted.mount.concurrency);
-        let runs_max = allowed.fold(0, u32::saturating_add).clamp(1, RUNS_MAX);
-        let memory = mounts.values().map(|mounted| mounted.memory).max().unwrap_or_default();
-        let engine = engine::make(runs_max, memory)?;
-        let modules = Modules::new(&engine, compiled)?;
+        let modules = Modules::new(&engine.engine, compiled)?;
         Ok(Arc::new(Self {
             channel,
             engine,
             modules,
             mounts,
-            runs_max,
-            threads: AtomicU32::new(1),
+            prefix: prefix.to_owned(),
+            threads: AtomicU32::new(0),
             idle: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
             dozing: AtomicBool::new(false),
@@ -100,17 +98,16 @@ impl Host {
         }))
     }
 
-    /// Answers until the other end of the channel is closed; returns while other runs may still be at it.
+    /// Answers until the other end of the channel is closed; returns while runs may still be at it. The thread
+    /// that calls makes time pass and runs no module, so that nothing keeps it from returning.
     ///
     /// # Errors
     /// When the channel or a thread cannot be had.
     pub fn serve(self: &Arc<Self>) -> Result<(), sys::Error> {
         wait::set_blocking(&self.channel, true)
             .map_err(|errno| sys::Error::new("wait on", "the channel of the spawner", errno))?;
-        let host = Arc::clone(self);
-        let ticker = thread::Builder::new().name("ticker".to_owned()).spawn(move || host.tick());
-        let ticker = ticker.map_err(|error| sys::Error::from_io("start", "a thread", &error))?;
-        self.work(ticker.thread());
+        self.hire(&thread::current()).map_err(|error| sys::Error::from_io("start", "a thread", &error))?;
+        self.tick();
         Ok(())
     }
 
@@ -132,8 +129,9 @@ impl Host {
             };
             match Message::<ToSpawner<'_>>::decode(message.get(..length).unwrap_or_default()) {
                 Some(Message { from, to, what: ToSpawner::Start(start) }) => {
-                    if nobody_waits {
-                        self.hire(ticker);
+                    // Without another thread, requests wait for one that is there.
+                    if nobody_waits && let Err(error) = self.hire(ticker) {
+                        tracing::warn!("cannot start another thread for modules: {error}");
                     }
                     self.running.fetch_add(1, Ordering::SeqCst);
                     if self.dozing.load(Ordering::SeqCst) {
@@ -142,7 +140,7 @@ impl Host {
                     self.start((from, to), &start, descriptors, &mut buffer);
                     self.running.fetch_sub(1, Ordering::SeqCst);
                 }
-                Some(Message { what: ToSpawner::End { id, .. }, .. }) => self.end(id),
+                Some(Message { from, what: ToSpawner::End { id, .. }, .. }) => self.ends().end((from, id)),
                 Some(Message { what: ToSpawner::Hello, .. }) => {}
                 None => tracing::warn!("the spawner sent a message that is none"),
             }
@@ -151,21 +149,22 @@ impl Host {
         ticker.unpark();
     }
 
-    /// Starts another thread, if there may be one. Without it, requests wait for one that is there.
-    fn hire(self: &Arc<Self>, ticker: &thread::Thread) {
-        let more = |threads| (threads < self.runs_max).then_some(threads + 1);
+    /// Starts another thread, if there may be one.
+    fn hire(self: &Arc<Self>, ticker: &thread::Thread) -> io::Result<()> {
+        let more = |threads| (threads < self.engine.runs).then_some(threads + 1);
         if self.threads.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_err() {
-            return;
+            return Ok(());
         }
         let (host, ticker) = (Arc::clone(self), ticker.clone());
         let thread = thread::Builder::new().name("module".to_owned());
-        if let Err(error) = thread.spawn(move || host.work(&ticker)) {
+        let hired = thread.spawn(move || host.work(&ticker));
+        if hired.is_err() {
             self.threads.fetch_sub(1, Ordering::SeqCst);
-            tracing::warn!("cannot start another thread for modules: {error}");
         }
+        hired.map(drop)
     }
 
-    /// The thread that makes the engine's time pass.
+    /// Makes the engine's time pass.
     fn tick(&self) {
         let mut quiet = 0;
         while !self.over.load(Ordering::Relaxed) {
@@ -180,7 +179,7 @@ impl Host {
                 quiet = 0;
             }
             thread::sleep(TICK);
-            self.engine.increment_epoch();
+            self.engine.engine.increment_epoch();
         }
     }
 
@@ -192,11 +191,11 @@ impl Host {
         buffer: &mut Vec<u8>,
     ) {
         let id = start.id;
-        let ended = self.ends().begin(id);
-        let run = match self.prepare(start, descriptors, ended) {
+        let ended = self.ends().begin((from, id));
+        let run = match self.prepare(from, start, descriptors, ended) {
             Ok(run) => run,
             Err(why) => {
-                self.ends().runs.remove(&id);
+                self.ends().runs.remove(&(from, id));
                 return self.say(from, to, ToWorker::Refused { id, why });
             }
         };
@@ -205,7 +204,7 @@ impl Host {
         self.say(from, to, ToWorker::Started { id, pid, nph: false });
         let label = run.label.clone();
         let Remains { ending, cpu, buffer: used, store } = run.go(std::mem::take(buffer));
-        self.ends().runs.remove(&id);
+        self.ends().runs.remove(&(from, id));
         let (how, overran) = judge(&ending, &label);
         self.say(from, to, ToWorker::Exited { id, how, cpu, overran });
         *buffer = used;
@@ -215,6 +214,7 @@ impl Host {
     /// Everything up to the first instruction.
     fn prepare(
         &self,
+        from: u64,
         start: &Start<'_>,
         descriptors: Vec<OwnedFd>,
         ended: Arc<AtomicBool>,
@@ -242,21 +242,18 @@ impl Host {
         arguments.push(&[&script.name]);
         start.arguments.iter().for_each(|argument| arguments.push(&[argument]));
         let mount = &mounted.mount;
+        let unique = format!("{}{from}-{}", self.prefix, start.id);
         Ok(Run {
             program,
             limits: Limits { memory: mounted.memory, timeout: mount.timeout, wall: mount.wall },
             directories: &mounted.directories,
-            label: format!("{shown} [{}]", start.id),
+            label: format!("{shown} (request {unique})"),
             arguments,
-            variables: variables(mount, start, &script),
+            variables: variables(mount, start, &script, &unique),
             input,
             output,
             ended,
         })
-    }
-
-    fn end(&self, id: u64) {
-        self.ends().end(id);
     }
 
     fn ends(&self) -> MutexGuard<'_, Ends> {
@@ -286,7 +283,7 @@ impl Ends {
     /// Ends that came early and whose requests never came are of no use for long.
     const EARLY_MAX: usize = 64;
 
-    fn begin(&mut self, id: u64) -> Arc<AtomicBool> {
+    fn begin(&mut self, id: Asked) -> Arc<AtomicBool> {
         let early = self.early.iter().position(|other| *other == id);
         let ended = Arc::new(AtomicBool::new(early.is_some()));
         if let Some(at) = early {
@@ -296,7 +293,7 @@ impl Ends {
         ended
     }
 
-    fn end(&mut self, id: u64) {
+    fn end(&mut self, id: Asked) {
         if let Some(ended) = self.runs.get(&id) {
             ended.store(true, Ordering::Relaxed);
             return;
@@ -308,19 +305,28 @@ impl Ends {
     }
 }
 
-/// What the environment of a run is made of: the mount's own variables, those of the request, and what
-/// finding the module has shown.
-fn variables(mount: &Mount, start: &Start<'_>, script: &Script) -> Strings {
+/// RFC 3875 section 4.1: what depends on the file, as scripts are told it. What the mount gives holds against
+/// what the worker says.
+fn variables(mount: &Mount, start: &Start<'_>, script: &Script, unique: &str) -> Strings {
+    const OURS: [&[u8]; 5] =
+        [b"SCRIPT_NAME", b"SCRIPT_FILENAME", b"PATH_INFO", b"PATH_TRANSLATED", b"UNIQUE_ID"];
+    let is_given = |name: &[u8]| mount.env.iter().any(|(given, _)| given.as_bytes() == name);
     let mut variables = Strings::default();
-    for (name, value) in &mount.env {
-        variables.push(&[name.as_bytes(), b"=", value.as_bytes()]);
-    }
-    start.variables.iter().for_each(|variable| variables.push(&[variable]));
     variables.push(&[b"SCRIPT_NAME=", &script.name]);
     variables.push(&[b"SCRIPT_FILENAME=", &script.file]);
     if let Some(translated) = &script.translated {
         variables.push(&[b"PATH_INFO=", &script.info]);
         variables.push(&[b"PATH_TRANSLATED=", translated]);
+    }
+    variables.push(&[b"UNIQUE_ID=", unique.as_bytes()]);
+    for variable in start.variables.iter() {
+        let name = variable.split(|byte| *byte == b'=').next().unwrap_or_default();
+        if !OURS.contains(&name) && !is_given(name) {
+            variables.push(&[variable]);
+        }
+    }
+    for (name, value) in &mount.env {
+        variables.push(&[name.as_bytes(), b"=", value.as_bytes()]);
     }
     variables
 }
@@ -368,17 +374,19 @@ mod tests {
     #[test]
     fn an_end_that_comes_first_still_counts() {
         let mut ends = Ends::default();
-        ends.end(7);
-        assert!(ends.begin(7).load(Ordering::Relaxed));
-        assert!(!ends.begin(8).load(Ordering::Relaxed));
-        let ended = ends.begin(9);
-        ends.end(9);
+        ends.end((1, 7));
+        assert!(!ends.begin((2, 7)).load(Ordering::Relaxed), "another worker's");
+        assert!(ends.begin((1, 7)).load(Ordering::Relaxed));
+        let ended = ends.begin((1, 9));
+        ends.end((1, 9));
         assert!(ended.load(Ordering::Relaxed));
         for id in 100..300 {
-            ends.end(id);
+            ends.end((1, id));
         }
         assert_eq!(ends.early.len(), Ends::EARLY_MAX);
-        assert!(ends.begin(299).load(Ordering::Relaxed) && !ends.begin(100).load(Ordering::Relaxed));
+        assert!(
+            ends.begin((1, 299)).load(Ordering::Relaxed) && !ends.begin((1, 100)).load(Ordering::Relaxed)
+        );
     }
 
     #[test]

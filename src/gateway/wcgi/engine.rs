@@ -1,8 +1,9 @@
 //! The engine all modules of a host share: how they are compiled, and the pool their instances come from.
 
-use wasmtime::{
-    Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, Result, Strategy,
-};
+use wasmtime::{Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig, Result, Strategy};
+
+/// Runs at once, whatever the mounts allow together: each has a thread, and 4 GiB of address space.
+const RUNS_MAX: u32 = 512;
 
 /// Elements of a table, which is what a C program has functions to point at.
 pub const TABLE_ELEMENTS_MAX: usize = 100_000;
@@ -15,11 +16,26 @@ const STACK_BYTES: usize = 512 << 10;
 /// three pages.
 const RESIDENT_BYTES: usize = 64 << 10;
 
-/// Makes the engine. `runs` instances live at once, of `memory` bytes each at most.
-///
-/// # Errors
-/// When the processor is not one that is compiled for, or the address space too small.
-pub fn make(runs: u32, memory: u64) -> Result<Engine> {
+/// The engine, and how many runs it has room for.
+pub struct Engine {
+    /// It.
+    pub engine: wasmtime::Engine,
+    /// Runs at once.
+    pub runs: u32,
+}
+
+impl Engine {
+    /// An engine for some runs at once, of `memory` bytes each at most.
+    ///
+    /// # Errors
+    /// When the processor is not one that is compiled for, or the address space too small.
+    pub fn new(runs: u32, memory: u64) -> Result<Self> {
+        let runs = runs.clamp(1, RUNS_MAX);
+        Ok(Self { engine: wasmtime::Engine::new(&config(runs, memory))?, runs })
+    }
+}
+
+fn config(runs: u32, memory: u64) -> Config {
     let mut config = Config::new();
     config.strategy(Strategy::Cranelift);
     // Looping modules are stopped where they look at a counter, at every loop and call. The alternative,
@@ -47,5 +63,5 @@ pub fn make(runs: u32, memory: u64) -> Result<Engine> {
         // Tells which pages are dirty, since Linux 6.7.
         .pagemap_scan(Enabled::Auto);
     config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
-    Engine::new(&config)
+    config
 }

@@ -24,7 +24,7 @@ mod wasi;
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -33,10 +33,11 @@ pub use crew::{Host, Mounted};
 pub use wasi::Preopened;
 
 use super::messages::MountId;
-use crate::config::{Config, MountKind};
+use crate::config::{Config, Module, Mount, MountKind, Programs};
 use crate::sys::compiled::Compiled;
 use crate::sys::process::{self, User};
-use crate::sys::{self, beneath};
+use crate::sys::sandbox::{self, Sandbox};
+use crate::sys::{beneath, signals};
 
 /// Compiled modules that nobody used for so long are removed.
 const UNUSED_MAX: Duration = Duration::from_secs(90 * 86_400);
@@ -51,24 +52,21 @@ pub struct Start<'a> {
     pub config: &'a Config,
     /// One end of a SEQPACKET pair; the spawner has the other.
     pub channel: OwnedFd,
-    /// The directory of caches, in which compiled modules have their own; `None`: they are not kept.
-    pub cache: Option<&'a Path>,
     /// Whom to become; `None`: stay.
     pub user: Option<&'a User>,
+    /// How every UNIQUE_ID of the generation begins.
+    pub prefix: &'a str,
 }
 
 /// Whether a configuration has modules to run.
 pub fn is_wanted(config: &Config) -> bool {
-    config.sites.iter().flat_map(|site| &site.mounts).any(|mount| matches!(mount.kind, MountKind::Module(_)))
+    mounts(config).next().is_some()
 }
 
 /// Runs modules until the spawner is gone.
 pub fn run(start: Start<'_>) -> ExitCode {
-    let served = confine(start.user).map_err(wasmtime::Error::from).and_then(|()| {
-        let host = host(start.config, start.channel, start.cache)?;
-        Ok(host.serve()?)
-    });
-    match served {
+    process::rename("httpd modules");
+    match begin(start).and_then(|host| Ok(host.serve()?)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("the module host cannot run: {}", modules::describe(&error));
@@ -77,23 +75,63 @@ pub fn run(start: Start<'_>) -> ExitCode {
     }
 }
 
-fn confine(user: Option<&User>) -> Result<(), sys::Error> {
-    process::rename("httpd modules");
-    process::confine()?;
-    user.map_or(Ok(()), User::become_it)
+fn begin(start: Start<'_>) -> wasmtime::Result<Arc<Host>> {
+    let Start { config, channel, user, prefix } = start;
+    // Traps arrive as signals, which the spawner has all blocked: those would kill.
+    signals::leave_to_parent()?;
+    // First of all, since the engine opens the map of its own pages, which is root's once rights are given up.
+    let engine = engine(config)?;
+    // Next, so that compiled modules are kept as who will load them.
+    user.map_or(Ok(()), User::become_it)?;
+    let compiled = config.cache.dir.as_deref().and_then(compiled);
+    let entered = sandbox(config).enter(None)?;
+    entered.failed.iter().for_each(|failed| tracing::warn!("the module host runs without {failed}"));
+    Host::new(channel, engine, mounted(config)?, compiled, prefix)
 }
 
-/// The host of a configuration, about to serve.
+/// The host of a configuration, about to serve; whose process stays as it is.
 ///
 /// # Errors
 /// When a directory of a mount cannot be opened, or no engine can be made here.
-pub fn host(config: &Config, channel: OwnedFd, cache: Option<&Path>) -> wasmtime::Result<Arc<Host>> {
-    Host::new(channel, mounts(config)?, cache.and_then(compiled))
+pub fn host(config: &Config, channel: OwnedFd, prefix: &str) -> wasmtime::Result<Arc<Host>> {
+    let compiled = config.cache.dir.as_deref().and_then(compiled);
+    Host::new(channel, engine(config)?, mounted(config)?, compiled, prefix)
+}
+
+fn engine(config: &Config) -> wasmtime::Result<engine::Engine> {
+    let runs = mounts(config).fold(0, |sum, (_, _, mount, _)| mount.concurrency.saturating_add(sum));
+    let memory = mounts(config).map(|(.., module)| module.memory).max();
+    engine::Engine::new(runs, memory.unwrap_or_default())
+}
+
+/// What the host reads and writes. A module that is a symlink out of its directory cannot be read.
+fn sandbox(config: &Config) -> Sandbox {
+    let (mut reads, mut writes) = (Vec::new(), Vec::new());
+    for (_, _, mount, module) in mounts(config) {
+        // Deploys put another file into the directory, or flip a symlink that leads to it.
+        let directory = match &mount.programs {
+            Programs::Directory(path) => path.clone(),
+            Programs::One(file) => file.parent().map(Path::to_path_buf).unwrap_or_default(),
+        };
+        reads.extend(sandbox::neighbours(&directory));
+        reads.push(directory);
+        for directory in &module.directories {
+            let places = if directory.writable { &mut writes } else { &mut reads };
+            places.push(directory.path.clone());
+        }
+    }
+    writes.extend(config.cache.dir.as_deref().map(place));
+    Sandbox::module_host(reads, writes)
+}
+
+/// Where compiled modules are kept.
+fn place(cache: &Path) -> PathBuf {
+    cache.join("wcgi")
 }
 
 /// Compiled modules have a directory of their own in the cache. Without it, everything works, later.
 fn compiled(cache: &Path) -> Option<Compiled> {
-    let compiled = match Compiled::open(&cache.join("wcgi")) {
+    let compiled = match Compiled::open(&place(cache)) {
         Ok(compiled) => compiled,
         Err(error) => {
             tracing::warn!("{error}: modules are compiled again at every start");
@@ -108,22 +146,30 @@ fn compiled(cache: &Path) -> Option<Compiled> {
     Some(compiled)
 }
 
-/// The mounts of modules, with their directories opened.
-fn mounts(config: &Config) -> wasmtime::Result<HashMap<MountId, Mounted>> {
-    let mut mounts = HashMap::new();
-    for (site_index, site) in config.sites.iter().enumerate() {
-        for (index, mount) in site.mounts.iter().enumerate() {
-            let MountKind::Module(module) = &mount.kind else { continue };
-            let mut directories = Vec::new();
-            for directory in &module.directories {
-                let fd = beneath::directory(&directory.path)?;
-                let (name, writable) = (directory.name.clone(), directory.writable);
-                directories.push(Arc::new(Preopened { name, fd, writable }));
+/// The mounts of modules.
+fn mounts(config: &Config) -> impl Iterator<Item = (MountId, &Path, &Mount, &Module)> {
+    config.sites.iter().zip(0..).flat_map(|(site, number)| {
+        site.mounts.iter().zip(0..).filter_map(move |(mount, index)| match &mount.kind {
+            MountKind::Module(module) => {
+                Some((MountId { site: number, mount: index }, site.root.as_path(), mount, module))
             }
-            let id = MountId { site: u16::try_from(site_index)?, mount: u16::try_from(index)? };
-            let (mount, root) = (mount.clone(), site.root.clone());
-            mounts.insert(id, Mounted { mount, root, memory: module.memory, directories });
+            MountKind::Process(_) => None,
+        })
+    })
+}
+
+/// The same, with their directories opened.
+fn mounted(config: &Config) -> wasmtime::Result<HashMap<MountId, Mounted>> {
+    let mut all = HashMap::new();
+    for (id, root, mount, module) in mounts(config) {
+        let mut directories = Vec::new();
+        for directory in &module.directories {
+            let fd = beneath::directory(&directory.path)?;
+            let (name, writable) = (directory.name.clone(), directory.writable);
+            directories.push(Arc::new(Preopened { name, fd, writable }));
         }
+        let (mount, root, memory) = (mount.clone(), root.to_path_buf(), module.memory);
+        all.insert(id, Mounted { mount, root, memory, directories });
     }
-    Ok(mounts)
+    Ok(all)
 }

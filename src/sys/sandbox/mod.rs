@@ -5,7 +5,7 @@
 //! worker         server.user   none               read beneath roots and cache   a short list of what serving takes
 //! precompressor  server.user   none               the same, write in the cache   all but a list: no network, no exec
 //! spawner        stays root    SETUID SETGID KILL (scripts inherit: all)         all but what changes the system
-//! module host    server.user   none               read beneath module mounts     all but a list: no network, no exec
+//! module host    server.user   none               beneath what mounts name       all but a list: no network, no exec
 //! metrics        server.user   none               none                           all but a list: no network, no exec
 //! ```
 //!
@@ -83,16 +83,19 @@ impl Sandbox {
         Self { files, calls: calls::List::Files, rights: CapabilitySet::empty() }
     }
 
-    /// The spawner: becomes others, kills what it started, executes. What it starts inherits all of this
-    /// but the rights.
+    /// The spawner: becomes others, kills what it started, executes, and tells by the environment of others
+    /// whether it started them (which is for those who may trace). What it starts inherits all of this but
+    /// the rights.
     pub fn spawner() -> Self {
-        let rights = CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::KILL;
+        let rights =
+            CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::KILL | CapabilitySet::SYS_PTRACE;
         Self { files: Files::All, calls: calls::List::Programs, rights }
     }
 
-    /// The host of modules: reads them, makes machine code of them, talks over what it is handed.
-    pub fn module_host(reads: Vec<PathBuf>) -> Self {
-        let files = Files::Beneath { reads: Reads::Beneath(reads), writes: Vec::new() };
+    /// The host of modules: reads them, makes machine code of them and keeps it, talks over what it is handed;
+    /// reads and writes what modules may.
+    pub fn module_host(reads: Vec<PathBuf>, writes: Vec<PathBuf>) -> Self {
+        let files = Files::Beneath { reads: Reads::Beneath(reads), writes };
         Self { files, calls: calls::List::Modules, rights: CapabilitySet::empty() }
     }
 

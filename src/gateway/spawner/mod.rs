@@ -1,0 +1,420 @@
+//! The spawner: a process that starts programs for the workers of its generation, hears of their end, and
+//! sees to it that they do end. It touches no client's bytes; pipe ends come from a worker and go to a program.
+//!
+//! ```text
+//!            Start                     ended by itself
+//!   worker --------> running ----------------------------> Exited; what it left may go on, where the
+//!                       |                                   mount says so
+//!                       | End, `wall` is over, stop, a new worker
+//!                       v
+//!                    ending: SIGTERM to its group, SIGKILL after `grace`
+//!                       | it ended                Exited
+//!                       v
+//!                    remains: looked for and ended until there are none
+//! ```
+//!
+//! One thread, one poll, no io_uring: a program costs a hundred times what a better loop would save. Every
+//! signal is blocked; SIGCHLD is read. Programs begin with none blocked and all at their default.
+//!
+//! When the spawner dies, the kernel kills the programs it had started, its successor ends what they had
+//! started in turn, and workers hear of it by the new epoch.
+
+mod guests;
+mod lines;
+mod mailbox;
+mod programs;
+mod remains;
+mod voices;
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use super::messages::{self, MESSAGE_BYTES_MAX, Message, Refusal, ToSpawner, ToWorker, Why};
+use super::start::{STOP, Start};
+use crate::config::Config;
+use crate::observe::names::{Counter, Counters};
+use crate::sys::process::{self, Ended, Kill, Pid};
+use crate::sys::sandbox::Sandbox;
+use crate::sys::signals::Children;
+use crate::sys::wait::{self, For};
+use crate::sys::{Errno, Error, pass};
+
+use guests::{Guests, Told};
+use mailbox::Mailbox;
+use programs::{Programs, Started};
+use remains::{Remain, Remains};
+use voices::Voices;
+
+/// How long programs may take to end when the spawner stops; the supervisor kills the spawner after three
+/// seconds.
+const STOP_GRACE: Duration = Duration::from_secs(1);
+
+/// How much longer the spawner waits for what was killed then.
+const STOP_PATIENCE: Duration = Duration::from_millis(1500);
+
+/// Messages taken from one worker before others have a turn.
+const MESSAGES_A_TURN: usize = 32;
+
+/// Whether a configuration has programs to start.
+pub fn is_wanted(config: &Config) -> bool {
+    config.sites.iter().any(|site| !site.mounts.is_empty())
+}
+
+/// Starts programs until told to stop.
+pub fn run(start: Start) -> ExitCode {
+    match Spawner::new(start).and_then(|mut spawner| spawner.serve()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+struct Spawner {
+    epoch: u64,
+    /// `None` once the supervisor is gone.
+    channel: Option<OwnedFd>,
+    children: Children,
+    mailboxes: Vec<Mailbox>,
+    programs: Programs,
+    /// The host of modules, which are programs too but no processes.
+    guests: Guests,
+    running: HashMap<Pid, Running>,
+    remains: Remains,
+    voices: Voices,
+    counters: Counters,
+    /// When it began to stop.
+    stopping: Option<Instant>,
+}
+
+/// A program that runs.
+#[derive(Debug)]
+struct Running {
+    /// Which worker asked for it, by index and by epoch.
+    mailbox: usize,
+    worker: u64,
+    /// The worker's number for the request.
+    id: u64,
+    /// What it is called in the log.
+    name: String,
+    /// UNIQUE_ID.
+    unique: String,
+    /// When it has run for too long.
+    wall_at: Instant,
+    overran: bool,
+    grace: Duration,
+    background: bool,
+    /// When it is killed, once it was told to end.
+    kill_at: Option<Instant>,
+    killed: bool,
+}
+
+impl Running {
+    fn deadline(&self) -> Option<Instant> {
+        match self.kill_at {
+            None => Some(self.wall_at),
+            Some(at) => (!self.killed).then_some(at),
+        }
+    }
+}
+
+impl Spawner {
+    fn new(start: Start) -> Result<Self, Error> {
+        let Start { generation, epoch, config, channel, workers, user, counters } = start;
+        let children = Children::block_all()?;
+        process::adopt_orphans()?;
+        process::keep_capabilities_from_programs();
+        let programs = Programs::new(Rc::clone(&config), user.clone(), generation)?;
+        let guests = Guests::new(config, user, programs.unique_prefix());
+        // What seccomp and the rights of a process hold for, they hold for all it starts; set-user-ID
+        // programs would gain nothing.
+        if !programs.may_gain_privileges() {
+            let entered = Sandbox::spawner().enter(None)?;
+            entered.failed.iter().for_each(|failed| tracing::warn!("the spawner runs without {failed}"));
+        }
+        remains::end_abandoned(programs.unique_prefix());
+        let mut spawner = Self {
+            epoch,
+            channel: Some(channel),
+            children,
+            mailboxes: workers.into_iter().map(Mailbox::new).collect(),
+            programs,
+            guests,
+            running: HashMap::new(),
+            remains: Remains::default(),
+            voices: Voices::default(),
+            counters,
+            stopping: None,
+        };
+        (0..spawner.mailboxes.len()).for_each(|index| spawner.tell(index, 0, ToWorker::Hello));
+        spawner.guests.keep(Instant::now());
+        Ok(spawner)
+    }
+
+    fn serve(&mut self) -> Result<(), Error> {
+        let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+        while !self.is_over() {
+            self.turn(&mut buffer)?;
+        }
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        let idle = self.running.is_empty() && self.remains.is_empty();
+        self.stopping.is_some_and(|since| idle || since.elapsed() > STOP_GRACE + STOP_PATIENCE)
+    }
+
+    /// Waits for something to happen, and does what is to be done about it.
+    fn turn(&mut self, buffer: &mut [u8]) -> Result<(), Error> {
+        let limit = self.deadline().map(|until| until.saturating_duration_since(Instant::now()));
+        let mut fds = vec![(self.children.as_fd(), For::Reading)];
+        fds.extend(self.channel.iter().map(|channel| (channel.as_fd(), For::Reading)));
+        let mailboxes_at = fds.len();
+        fds.extend(self.mailboxes.iter().map(|mailbox| (mailbox.fd(), For::Reading)));
+        let voices_at = fds.len();
+        fds.extend(self.voices.fds().map(|fd| (fd, For::Reading)));
+        let full_at = fds.len();
+        let full: Vec<usize> = (0..self.mailboxes.len()).filter(|i| self.mailboxes[*i].is_full()).collect();
+        fds.extend(full.iter().map(|index| (self.mailboxes[*index].fd(), For::Writing)));
+        let guests_at = fds.len();
+        fds.extend(self.guests.fd().map(|fd| (fd, For::Reading)));
+        let happened = wait::wait(&fds, limit)?;
+
+        self.voices.hear(&happened[voices_at..full_at]);
+        if happened.get(guests_at) == Some(&true) {
+            let mut told = Vec::new();
+            self.guests.hear(&mut told);
+            self.pass_on(told);
+        }
+        if happened[0] && self.children.take() {
+            self.reap();
+        }
+        if mailboxes_at == 2 && happened[1] {
+            self.obey();
+        }
+        for index in 0..self.mailboxes.len() {
+            if happened[mailboxes_at + index] {
+                self.listen(index, buffer);
+            }
+        }
+        self.mailboxes.iter_mut().for_each(Mailbox::flush);
+        self.keep_deadlines();
+        Ok(())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let running = self.running.values().filter_map(Running::deadline).min();
+        let patience = self.stopping.map(|since| since + STOP_GRACE + STOP_PATIENCE);
+        [running, self.remains.deadline(), self.guests.deadline(), patience].into_iter().flatten().min()
+    }
+
+    /// Takes an order of the supervisor; that it is gone is one.
+    fn obey(&mut self) {
+        let Some(channel) = &self.channel else { return };
+        let mut note = [0; 16];
+        match pass::receive(channel, &mut note) {
+            Err(Errno::AGAIN) => {}
+            Ok((length, _)) if length > 0 && &note[..length] != STOP => {
+                tracing::warn!("the supervisor sent a note that is none");
+            }
+            Ok((0, _)) | Err(_) => {
+                self.channel = None;
+                self.stop();
+            }
+            Ok(_) => self.stop(),
+        }
+    }
+
+    fn stop(&mut self) {
+        if self.stopping.is_none() {
+            self.stopping = Some(Instant::now());
+            let all: Vec<Pid> = self.running.keys().copied().collect();
+            all.into_iter().for_each(|pid| self.end(pid, Why::Stop.text()));
+            let mut told = Vec::new();
+            self.guests.stop(&mut told);
+            self.pass_on(told);
+        }
+    }
+
+    /// Takes the messages of a worker.
+    fn listen(&mut self, index: usize, buffer: &mut [u8]) {
+        for _ in 0..MESSAGES_A_TURN {
+            let (length, descriptors) = match self.mailboxes[index].receive(buffer) {
+                Ok(Some(received)) => received,
+                Ok(None) => return,
+                Err(errno) => {
+                    // The supervisor holds the other end too: it cannot just be gone.
+                    tracing::error!("the connection with worker {index} is broken: {errno}");
+                    return;
+                }
+            };
+            let Some(message) = Message::<ToSpawner>::decode(&buffer[..length]) else {
+                tracing::error!("worker {index} sent a message that is none");
+                continue;
+            };
+            self.handle(index, message, &buffer[..length], descriptors);
+        }
+    }
+
+    fn handle(&mut self, index: usize, message: Message<ToSpawner>, bytes: &[u8], descriptors: Vec<OwnedFd>) {
+        let Message { from, to, what } = message;
+        if self.mailboxes[index].is_new(from) {
+            let dead = self.running.iter().filter(|(_, one)| one.mailbox == index && one.worker != from);
+            let dead: Vec<Pid> = dead.map(|(pid, _)| *pid).collect();
+            dead.into_iter().for_each(|pid| self.end(pid, "its worker is gone"));
+            self.guests.end_all_but(index, from);
+        }
+        if to != self.epoch && what != ToSpawner::Hello {
+            return;
+        }
+        match what {
+            ToSpawner::Hello => self.tell(index, from, ToWorker::Hello),
+            ToSpawner::Start(start) if self.guests.answers(start.mount) => {
+                let asked = (from, to, start.id);
+                if let Err(why) = self.guests.start(index, asked, bytes, &descriptors) {
+                    let refused =
+                        Message { from: to, to: from, what: ToWorker::Refused { id: start.id, why } };
+                    self.pass_on(vec![(index, refused)]);
+                }
+            }
+            ToSpawner::Start(start) => self.start(index, from, &start, descriptors),
+            ToSpawner::End { id, why } => {
+                self.guests.end(from, id, why);
+                let is_it = |one: &Running| (one.mailbox, one.worker, one.id) == (index, from, id);
+                let found = self.running.iter().find(|(_, one)| is_it(one)).map(|(pid, _)| *pid);
+                if let Some(pid) = found {
+                    self.end(pid, why.text());
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, index: usize, from: u64, start: &messages::Start, descriptors: Vec<OwnedFd>) {
+        let id = start.id;
+        let started = match self.stopping {
+            Some(_) => Err(Refusal::Busy),
+            None => self.programs.start(from, start, descriptors),
+        };
+        let what = match started {
+            Ok(Started { pid, script, unique, wall, grace, background, stderr }) => {
+                let name = String::from_utf8_lossy(&script.file).into_owned();
+                self.voices.add(stderr, pid, &name, &unique);
+                let running = Running {
+                    mailbox: index,
+                    worker: from,
+                    id,
+                    name,
+                    unique,
+                    wall_at: Instant::now() + wall,
+                    overran: false,
+                    grace,
+                    background,
+                    kill_at: None,
+                    killed: false,
+                };
+                self.running.insert(pid, running);
+                self.counters.add(Counter::ProgramsStarted, 1);
+                self.counters.add(Counter::ProgramsRunning, 1);
+                let pid = pid.as_raw_nonzero().get().unsigned_abs();
+                ToWorker::Started { id, pid, nph: script.nph }
+            }
+            Err(why) => {
+                self.counters.add(Counter::ProgramsRefused, 1);
+                ToWorker::Refused { id, why }
+            }
+        };
+        self.tell(index, from, what);
+    }
+
+    /// Tells a program to end, for a reason that the log gives.
+    fn end(&mut self, pid: Pid, why: &str) {
+        let Some(running) = self.running.get_mut(&pid).filter(|running| running.kill_at.is_none()) else {
+            return;
+        };
+        let most = if self.stopping.is_some() { STOP_GRACE } else { Duration::MAX };
+        running.kill_at = Some(Instant::now() + running.grace.min(most));
+        let Running { name, unique, .. } = running;
+        tracing::debug!(
+            "{name} (pid {pid}, request {unique}) is told to end: {why}",
+            pid = pid.as_raw_nonzero()
+        );
+        process::end_group(pid, Kill::Gently);
+        self.counters.add(Counter::ProgramsEnded, 1);
+    }
+
+    /// Takes the endings of programs, and of orphans that became ours.
+    fn reap(&mut self) {
+        while let Some((pid, how, cpu)) = process::reap_any() {
+            if let Some(running) = self.running.remove(&pid) {
+                self.ended(pid, &running, how, cpu);
+                continue;
+            }
+            let mut told = Vec::new();
+            if self.guests.ended(pid, how, Instant::now(), &mut told) {
+                self.pass_on(told);
+            }
+        }
+    }
+
+    fn ended(&mut self, pid: Pid, running: &Running, how: Ended, cpu: Duration) {
+        self.voices.last_words(pid);
+        self.counters.sub(Counter::ProgramsRunning, 1);
+        let Running { mailbox, worker, id, overran, .. } = *running;
+        self.tell(mailbox, worker, ToWorker::Exited { id, how, cpu, overran });
+        if let (Ended::Killed(_), None) = (how, running.kill_at) {
+            let (name, unique) = (&running.name, &running.unique);
+            tracing::warn!("{name} (pid {pid}, request {unique}) ended: {how}", pid = pid.as_raw_nonzero());
+        }
+        // A program that was told to end takes all with it that it started; one that ended well may have
+        // left something on purpose, as git does with its housekeeping.
+        if running.kill_at.is_some() || !running.background {
+            let kill_at = running.kill_at.unwrap_or_else(|| Instant::now() + running.grace);
+            self.remains.add(Remain::new(pid, running.unique.clone(), kill_at));
+        }
+    }
+
+    fn keep_deadlines(&mut self) {
+        let now = Instant::now();
+        let due = self.running.iter().filter(|(_, one)| one.deadline().is_some_and(|at| at <= now));
+        let due: Vec<Pid> = due.map(|(pid, _)| *pid).collect();
+        for pid in due {
+            let Some(running) = self.running.get_mut(&pid) else { continue };
+            if running.kill_at.is_some() {
+                running.killed = true;
+                process::end_group(pid, Kill::Surely);
+            } else {
+                running.overran = true;
+                let (name, unique) = (&running.name, &running.unique);
+                tracing::warn!("{name} (pid {}, request {unique}) ran for too long", pid.as_raw_nonzero());
+                self.end(pid, "it ran for too long");
+            }
+        }
+        self.guests.keep(now);
+        let running = &self.running;
+        self.remains.sweep(now, |pid| running.contains_key(&pid));
+    }
+
+    /// Tells workers what became of modules.
+    fn pass_on(&mut self, told: Vec<Told>) {
+        for (index, message) in told {
+            match message.what {
+                ToWorker::Hello => {}
+                ToWorker::Started { .. } => {
+                    self.counters.add(Counter::ProgramsStarted, 1);
+                    self.counters.add(Counter::ProgramsRunning, 1);
+                }
+                ToWorker::Refused { .. } => self.counters.add(Counter::ProgramsRefused, 1),
+                ToWorker::Exited { .. } => self.counters.sub(Counter::ProgramsRunning, 1),
+            }
+            self.mailboxes[index].send(&message);
+        }
+    }
+
+    fn tell(&mut self, index: usize, to: u64, what: ToWorker) {
+        self.mailboxes[index].send(&Message { from: self.epoch, to, what });
+    }
+}

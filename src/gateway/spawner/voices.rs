@@ -1,0 +1,96 @@
+//! Standard error of all programs, read as it comes, so that no program ever waits for its reader, and logged
+//! by line.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use super::lines::Lines;
+use crate::sys::process::Pid;
+use crate::sys::wait::{self, For};
+
+/// Read at once: what a pipe holds.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// All pipes that may still be written to, by programs or by what they left behind.
+#[derive(Debug)]
+pub struct Voices {
+    each: Vec<Voice>,
+    buffer: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Voice {
+    pipe: File,
+    pid: Pid,
+    /// How its lines begin.
+    speaker: String,
+    lines: Lines,
+}
+
+impl Default for Voices {
+    fn default() -> Self {
+        Self { each: Vec::new(), buffer: vec![0; PIECE_BYTES] }
+    }
+}
+
+impl Voices {
+    /// Listens to a program from now on.
+    pub fn add(&mut self, pipe: OwnedFd, pid: Pid, name: &str, unique: &str) {
+        let speaker = format!("{name} (pid {}, request {unique})", pid.as_raw_nonzero());
+        let lines = Lines::new(Instant::now());
+        self.each.push(Voice { pipe: File::from(pipe), pid, speaker, lines });
+    }
+
+    /// To be waited for.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.each.iter().map(|voice| voice.pipe.as_fd())
+    }
+
+    /// Reads once from each that `speaks`, and lets go of those that ended.
+    pub fn hear(&mut self, speaks: &[bool]) {
+        let mut speaks = speaks.iter();
+        let buffer = &mut self.buffer;
+        self.each.retain_mut(|voice| match speaks.next() {
+            Some(true) => voice.read(buffer),
+            _ => true,
+        });
+    }
+
+    /// Reads what a program that has ended still had to say. Its pipe is kept while others hold it.
+    pub fn last_words(&mut self, pid: Pid) {
+        let Some(at) = self.each.iter().rposition(|voice| voice.pid == pid) else { return };
+        let voice = &mut self.each[at];
+        while voice.has_more() {
+            if !voice.read(&mut self.buffer) {
+                self.each.remove(at);
+                return;
+            }
+        }
+    }
+}
+
+impl Voice {
+    fn has_more(&self) -> bool {
+        let happened = wait::wait(&[(self.pipe.as_fd(), For::Reading)], Some(Duration::ZERO));
+        happened.is_ok_and(|happened| happened == [true])
+    }
+
+    /// Reads once; whether there may be more one day.
+    fn read(&mut self, buffer: &mut [u8]) -> bool {
+        let speaker = &self.speaker;
+        let write = |line: &str| tracing::warn!("{speaker}: {line}");
+        match self.pipe.read(buffer) {
+            Ok(length) if length > 0 => {
+                self.lines.take(&buffer[..length], Instant::now(), write);
+                true
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => true,
+            _ => {
+                self.lines.finish(write);
+                false
+            }
+        }
+    }
+}
