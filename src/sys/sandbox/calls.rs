@@ -72,8 +72,6 @@ const WORKER: &[Call] = &[
     Call(libc::SYS_ppoll, Always),
     Call(libc::SYS_write, Always),
     Call(libc::SYS_writev, Always),
-    // Whether standard error takes a line.
-    Call(libc::SYS_ppoll, Always),
     Call(libc::SYS_eventfd2, Always),
     // Connections that were accepted, the channel to the supervisor, pipes to programs.
     Call(libc::SYS_accept4, Always),
