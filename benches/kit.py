@@ -77,9 +77,10 @@ class Child:
                 self.process.wait()
         return self.process.returncode
 
-    def cpu_seconds(self):
-        """User and system time of the process and all its descendants, threads included."""
-        return sum(map(process_seconds, [self.pid, *descendants(self.pid)]))
+    def cpu_seconds(self, ended=False):
+        """User and system time of the process and all its descendants, threads included; with `ended` also that of
+        children that were waited for."""
+        return sum(process_seconds(pid, ended) for pid in [self.pid, *descendants(self.pid)])
 
 
 def children(pid):
@@ -96,9 +97,9 @@ def descendants(pid):
     return [other for child in children(pid) for other in (child, *descendants(child))]
 
 
-def process_seconds(pid):
+def process_seconds(pid, ended=False):
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return sum(map(int, fields[11:15 if ended else 13])) / os.sysconf("SC_CLK_TCK")
     except (FileNotFoundError, ProcessLookupError):
         return 0.0

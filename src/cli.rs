@@ -15,7 +15,8 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::config::{self, CertificateFlag, Config, Environment, Flags, Problem, Report, Source};
-use crate::{supervisor, tls};
+use crate::supervisor::{self, Show};
+use crate::{precompress, tls};
 
 /// How the program ends; nothing else chooses an exit code, but what serves and what asks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +57,7 @@ struct Serve {
     /// Serve this directory without a configuration, on all IPv4 addresses
     #[arg(long, value_name = "DIR", conflicts_with = "config")]
     root: Option<PathBuf>,
-    /// Keep compressed variants in this directory (not built yet)
+    /// Keep compressed variants in this directory
     #[arg(long, value_name = "DIR", requires = "root")]
     cache: Option<PathBuf>,
     /// Serve https too, with cert.pem and key.pem of this directory, or with a certificate made at start
@@ -76,20 +77,36 @@ struct Serve {
     cgi_bin: Option<PathBuf>,
 }
 
+/// What is compressed, and how.
+#[derive(Args, Debug)]
+struct Compress {
+    /// The configuration
+    #[arg(short, long, value_name = "FILE", required_unless_present = "root")]
+    config: Option<PathBuf>,
+    /// The directory to compress the files of
+    #[arg(long, value_name = "DIR", conflicts_with = "config", requires = "cache")]
+    root: Option<PathBuf>,
+    /// The directory to keep the variants in
+    #[arg(long, value_name = "DIR", requires = "root")]
+    cache: Option<PathBuf>,
+    /// How many files are compressed at a time [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    jobs: Option<u32>,
+    /// Only say how many files lack variants
+    #[arg(long)]
+    dry_run: bool,
+    /// Make all variants anew
+    #[arg(long)]
+    force: bool,
+    /// For programs
+    #[arg(long)]
+    json: bool,
+}
+
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Bring the cache of compressed variants up to date now (not built yet)
-    Compress {
-        /// The configuration
-        #[arg(short, long, value_name = "FILE")]
-        config: Option<PathBuf>,
-        /// The directory to compress the files of
-        #[arg(long, value_name = "DIR", conflicts_with = "config", requires = "cache")]
-        root: Option<PathBuf>,
-        /// The directory to keep the variants in
-        #[arg(long, value_name = "DIR", requires = "root")]
-        cache: Option<PathBuf>,
-    },
+    /// Bring the cache of compressed variants up to date now
+    Compress(Compress),
     /// Run one script as the server would, and print its answer (not built yet)
     Cgi {
         /// The script
@@ -112,9 +129,12 @@ enum Command {
         /// The configuration, which says where the running server is asked
         #[arg(short, long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// For programs
+        /// For programs: one line of JSON
         #[arg(long)]
         json: bool,
+        /// Look again every second, until interrupted
+        #[arg(short, long)]
+        watch: bool,
     },
     /// Print the version
     Version,
@@ -161,20 +181,15 @@ fn certificate_flag(word: &str) -> Result<CertificateFlag, std::convert::Infalli
 fn run(arguments: Arguments) -> ExitCode {
     match arguments.command {
         None => serve(arguments.serve),
-        Some(Command::Status { config, json }) => status(config.as_deref(), json),
+        Some(Command::Status { config, json, watch }) => status(config.as_deref(), Show { json, watch }),
         Some(Command::Generate { directory }) => generate(&directory),
         Some(Command::Version) => say(&format!("httpd {}", env!("CARGO_PKG_VERSION"))),
-        Some(Command::Compress { .. }) => {
-            not_built("httpd compress", "until then, files are served as they are")
-        }
+        Some(Command::Compress(compress)) => self::compress(compress),
         Some(Command::Cgi { .. }) => not_built("httpd cgi", "CGI scripts come with a later version"),
     }
 }
 
 fn serve(serve: Serve) -> ExitCode {
-    if serve.cache.is_some() {
-        return not_built("--cache", "leave it out: files are served as they are");
-    }
     let environment = Environment::of_this_process();
     let (source, name) = source(&serve);
     let loaded = source.load(&environment).and_then(|config| {
@@ -207,6 +222,7 @@ fn source(serve: &Serve) -> (Source, String) {
     }
     let flags = Flags {
         root: serve.root.clone().unwrap_or_default(),
+        cache: serve.cache.clone(),
         cert: serve.cert.clone(),
         http_port: serve.http_port.unwrap_or(8080),
         https_port: serve.https_port.unwrap_or(8443),
@@ -214,6 +230,28 @@ fn source(serve: &Serve) -> (Source, String) {
         cgi_bin: serve.cgi_bin.clone(),
     };
     (Source::Flags(flags), "command line".to_owned())
+}
+
+fn compress(compress: Compress) -> ExitCode {
+    let Compress { config, root, cache, jobs, dry_run, force, json } = compress;
+    let source = match (config, root) {
+        (Some(path), _) => Source::File(path),
+        (None, root) => {
+            let root = root.unwrap_or_default();
+            Source::Flags(Flags { root, cache, http_port: 8080, https_port: 8443, ..Flags::default() })
+        }
+    };
+    match source.load(&Environment::of_this_process()) {
+        Ok(config) => {
+            let jobs = jobs.and_then(|jobs| usize::try_from(jobs).ok());
+            let options = precompress::command::Options { jobs, dry_run, force, json };
+            precompress::command::run(&config, options)
+        }
+        Err(report) => {
+            complain(&report.to_string());
+            Exit::Config.into()
+        }
+    }
 }
 
 /// What is wrong with certificates and ticket keys, which are read here only to know. The supervisor reads
@@ -242,9 +280,9 @@ fn check_certificates(config: &Config) -> Result<Vec<Problem>, Report> {
     }
 }
 
-fn status(path: Option<&Path>, json: bool) -> ExitCode {
+fn status(path: Option<&Path>, show: Show) -> ExitCode {
     match config::glimpse(path, &Environment::of_this_process()) {
-        Ok(config) => supervisor::status(&config, json),
+        Ok(config) => supervisor::status(&config, show),
         Err(report) => {
             complain(&report.to_string());
             Exit::Config.into()
@@ -310,9 +348,12 @@ mod tests {
             "--root . --cache c --cgi-bin d",
             "compress -c config.toml",
             "compress --root . --cache c",
+            "compress -c config.toml --jobs 3 --dry-run --force --json",
             "cgi script -X POST --path /a?b -H A:b -H C:d --body file",
             "status",
             "status -c config.toml --json",
+            "status --watch",
+            "status -w --json",
             "version",
         ] {
             assert!(parsed(line).is_ok(), "{line}");
@@ -336,6 +377,9 @@ mod tests {
             ("serve", InvalidSubcommand),
             ("-c a --daemon", UnknownArgument),
             ("cgi", MissingRequiredArgument),
+            ("compress", MissingRequiredArgument),
+            ("compress --root .", MissingRequiredArgument),
+            ("compress -c a --jobs 0", ValueValidation),
             ("--help", DisplayHelp),
             ("--version", DisplayVersion),
         ] {

@@ -10,14 +10,21 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use httpd::config::{
-    self, AccessLog, Address, Certificate, CertificateFlag, Chunked, Config, Directory, Environment, Flags,
-    KernelTls, Level, LogFormat, Module, MountKind, Process, Programs, Report, Source, Symlinks,
+    self, AccessLog, Address, Certificate, CertificateFlag, Chunked, Config, Directory, Encoding,
+    Environment, Flags, KernelTls, Level, LogFormat, Module, MountKind, Precompress, Process, Programs,
+    Report, Source, Symlinks,
 };
 
 const GOLDEN: &str = "tests/golden/config";
 
 fn environment() -> Environment {
-    Environment { root: false, cores: 4, runtime_dir: Some("/run/user/1000".into()), modules: true }
+    Environment {
+        root: false,
+        cores: 4,
+        runtime_dir: Some("/run/user/1000".into()),
+        cache_dir: None,
+        modules: true,
+    }
 }
 
 fn load(name: &str) -> Result<Config, Report> {
@@ -99,7 +106,7 @@ fn what_is_left_out_has_defaults() {
     assert_eq!(config.tls.kernel, KernelTls::Auto);
     assert_eq!(config.tls.tickets, Some(Duration::from_secs(8 * 3600)));
     assert_eq!((config.cache.memory, config.cache.max_file), (256 << 20, 1 << 20));
-    assert_eq!(config.cache.revalidate, Duration::from_secs(1));
+    assert_eq!(config.cache, config::Cache::default());
     let site = &config.sites[0];
     assert!(site.hosts.is_empty() && site.rules.is_empty() && site.certificates.is_empty());
     assert_eq!(site.index, ["index.html"]);
@@ -110,13 +117,17 @@ fn what_is_left_out_has_defaults() {
 
 #[test]
 fn defaults_depend_on_the_user() {
-    let root = Environment { root: true, cores: 1, runtime_dir: None, modules: true };
+    let root = Environment { root: true, cores: 1, runtime_dir: None, cache_dir: None, modules: true };
     let config = config::load(&Path::new(GOLDEN).join("valid_minimal.toml"), &root).expect("it is valid");
     assert_eq!(config.server.user.as_deref(), Some("www-data"));
     assert_eq!(config.server.control.as_deref(), Some(Path::new("/run/httpd/control.sock")));
+    assert_eq!(config.cache.dir.as_deref(), Some(Path::new("/var/cache/httpd")));
     let bare = Environment { root: false, ..root };
     let config = config::load(&Path::new(GOLDEN).join("valid_minimal.toml"), &bare).expect("it is valid");
-    assert_eq!(config.server.control, None);
+    assert_eq!((config.server.control, config.cache.dir), (None, None));
+    let managed = Environment { cache_dir: Some("/var/cache/private/x".into()), ..bare };
+    let config = config::load(&Path::new(GOLDEN).join("valid_minimal.toml"), &managed).expect("it is valid");
+    assert_eq!(config.cache.dir.as_deref(), Some(Path::new("/var/cache/private/x")));
 }
 
 #[test]
@@ -131,6 +142,13 @@ fn every_value_arrives() {
     assert_eq!(config.timeouts.idle, Duration::from_millis(500));
     assert_eq!(config.timeouts.body, Duration::from_secs(180));
     assert_eq!((config.limits.head, config.limits.body), (1024, 0));
+    let cache = config.cache;
+    assert!(cache.dir.is_some_and(|path| path.ends_with("golden/config/variants")));
+    assert_eq!(cache.precompress, Precompress::Startup);
+    assert_eq!(cache.encodings, [Encoding::Zstd, Encoding::Gzip]);
+    assert_eq!((cache.min_size, cache.max_size), (1, 2 << 20));
+    assert_eq!(cache.types, ["application/pdf", "model/*"]);
+    assert_eq!(cache.keep, Duration::from_secs(7200));
     assert_eq!((config.limits.requests_per_connection, config.limits.connections_per_address), (1000, 10));
     assert_eq!((config.tls.kernel, config.tls.tickets), (KernelTls::Off, None));
     assert_eq!(config.tls.ticket_keys.len(), 1);
@@ -240,6 +258,7 @@ fn the_largest_cached_file_follows_a_small_memory() {
 fn flags_give_the_same_as_a_file() {
     let flags = Flags {
         root: PathBuf::from(GOLDEN).join("site"),
+        cache: None,
         cert: None,
         http_port: 8080,
         https_port: 8443,

@@ -50,7 +50,7 @@ fn the_reference_is_up_to_date() {
 #[test]
 fn configurations_that_are_shown_have_no_unknown_keys() {
     let folder = tempfile::tempdir().expect("a folder");
-    let environment = Environment { root: true, cores: 2, runtime_dir: None, modules: true };
+    let environment = Environment { root: true, cores: 2, runtime_dir: None, cache_dir: None, modules: true };
     let mut seen = 0;
     for (page, text) in pages() {
         for block in blocks(&text, "toml") {

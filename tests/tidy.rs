@@ -46,7 +46,7 @@ const DOORS: &[(&str, &str, &[&str])] = &[
 ];
 
 /// How many times `unsafe` is written, by room; absent: never. Raising a number is a decision to show.
-const UNSAFE: &[(&str, usize)] = &[("ring", 24), ("sys", 39)];
+const UNSAFE: &[(&str, usize)] = &[("ring", 24), ("sys", 42)];
 
 /// Files and directories that are pure: values in, values out.
 const PURE: &[&str] = &[
@@ -104,6 +104,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("rustix::", &["ring", "sys"]),
     ("landlock::", &["sys"]),
     ("seccompiler::", &["sys"]),
+    ("compu_brotli_sys::", &["sys"]),
+    ("libdeflater::", &["precompress"]),
     ("rustls::", &["tls"]),
     ("rcgen::", &["tls"]),
     ("clap::", &["cli", "main"]),

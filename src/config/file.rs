@@ -145,6 +145,9 @@ tables! {
         precompress: String,
         encodings: Strings,
         min_size: Quantity,
+        max_size: Quantity,
+        types: Strings,
+        keep: Quantity,
     }
     /// `[[listen]]`
     Listen "listen" {

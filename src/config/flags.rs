@@ -1,16 +1,18 @@
 //! Flags of the command line as the file that says the same.
 
-use super::file::{At, Certificate, Cgi, File, Listen, Server, Site};
+use super::file::{At, Cache, Certificate, Cgi, File, Listen, Server, Site};
 use super::{CertificateFlag, Flags};
 
 /// What positions in the file of [`file`] mean.
-const NAMES: &[&str] = &["--root", "--cert", "--http-port", "--https-port", "--workers", "--cgi-bin"];
+const NAMES: &[&str] =
+    &["--root", "--cert", "--http-port", "--https-port", "--workers", "--cgi-bin", "--cache"];
 const ROOT: usize = 0;
 const CERT: usize = 1;
 const HTTP_PORT: usize = 2;
 const HTTPS_PORT: usize = 3;
 const WORKERS: usize = 4;
 const CGI_BIN: usize = 5;
+const CACHE: usize = 6;
 
 /// The file, and the flags that its positions stand for.
 pub fn file(flags: &Flags) -> (File, &'static [&'static str]) {
@@ -46,7 +48,13 @@ pub fn file(flags: &Flags) -> (File, &'static [&'static str]) {
     let root = at(ROOT, text(&flags.root));
     let site = Site { at: place(ROOT), root, certificate, cgi, ..Site::default() };
     let server = Server { workers: at(WORKERS, i64::from(flags.workers)), ..Server::default() };
+    let cache = Cache {
+        at: place(CACHE),
+        dir: flags.cache.as_deref().and_then(|dir| at(CACHE, text(dir))),
+        ..Cache::default()
+    };
     let file = File {
+        cache: at(CACHE, cache),
         server: at(WORKERS, server),
         listen: at(HTTP_PORT, listeners),
         site: at(ROOT, vec![site]),

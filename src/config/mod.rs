@@ -54,10 +54,12 @@ impl Source {
 }
 
 /// What the command line says when there is no file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     /// The directory served.
     pub root: PathBuf,
+    /// Where compressed variants are kept; `None`: nowhere.
+    pub cache: Option<PathBuf>,
     /// Where the certificate is; `None`: no https.
     pub cert: Option<CertificateFlag>,
     /// Port for http.
@@ -88,6 +90,8 @@ pub struct Environment {
     pub cores: u32,
     /// `XDG_RUNTIME_DIR`, where a plain user's sockets belong.
     pub runtime_dir: Option<PathBuf>,
+    /// `CACHE_DIRECTORY`, which a service manager that made one sets (systemd.exec(5)).
+    pub cache_dir: Option<PathBuf>,
     /// Whether WebAssembly modules can be run: a feature of the build.
     pub modules: bool,
 }
@@ -96,12 +100,12 @@ impl Environment {
     /// That of this process.
     pub fn of_this_process() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let directory = |name| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
         Self {
             root: crate::sys::user::is_root(),
             cores: u32::try_from(cores).unwrap_or(u32::MAX),
-            runtime_dir: std::env::var_os("XDG_RUNTIME_DIR")
-                .map(PathBuf::from)
-                .filter(|dir| dir.is_absolute()),
+            runtime_dir: directory("XDG_RUNTIME_DIR"),
+            cache_dir: directory("CACHE_DIRECTORY"),
             modules: cfg!(feature = "wcgi"),
         }
     }
@@ -371,10 +375,46 @@ pub struct Cache {
     pub max_file: u64,
     /// A changed file is seen after at most this long.
     pub revalidate: Duration,
+    /// When variants are made.
+    pub precompress: Precompress,
     /// Which variants are made.
     pub encodings: Vec<Encoding>,
     /// Smaller files are not compressed.
     pub min_size: u64,
+    /// Larger files are not compressed.
+    pub max_size: u64,
+    /// Media types that are compressed besides the usual ones: "application/pdf", "model/*".
+    pub types: Vec<String>,
+    /// How long a variant stays that no file needs any more.
+    pub keep: Duration,
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self {
+            memory: 256 << 20,
+            max_file: 1 << 20,
+            revalidate: Duration::from_secs(1),
+            dir: None,
+            precompress: Precompress::Background,
+            encodings: vec![Encoding::Brotli, Encoding::Zstd, Encoding::Gzip],
+            min_size: 512,
+            max_size: 1 << 30,
+            types: Vec::new(),
+            keep: Duration::from_secs(86_400),
+        }
+    }
+}
+
+/// `cache.precompress`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precompress {
+    /// While serving.
+    Background,
+    /// The first time before serving, then while serving.
+    Startup,
+    /// By `httpd compress` only.
+    Off,
 }
 
 /// A content coding in which variants are made.
@@ -444,6 +484,8 @@ pub struct Site {
     pub rules: Vec<Rule>,
     /// Paths that programs answer; of several that match, the longest.
     pub mounts: Vec<Mount>,
+    /// `cache.types`, which every site goes by.
+    pub types: Vec<String>,
     /// Where in the configuration the site stands, for messages.
     pub line: u32,
 }

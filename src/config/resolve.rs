@@ -7,12 +7,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::file::{self, At, Quantity};
+use super::file::{self, At, Quantity, Strings};
 use super::report::{Problem, Problems, Span, Text};
 use super::units::{self, Complaint};
 use super::{
-    AccessLog, Cache, Config, Encoding, Environment, KernelTls, Level, Limits, Log, LogFormat, Server,
-    Timeouts, Tls, listeners, sites, suggest,
+    AccessLog, Cache, Config, Encoding, Environment, KernelTls, Level, Limits, Log, LogFormat, Precompress,
+    Server, Timeouts, Tls, listeners, sites, suggest,
 };
 
 pub const KIB: u64 = 1 << 10;
@@ -30,6 +30,9 @@ const CONNECTIONS_MAX: u32 = 1 << 20;
 
 /// Deadlines longer than this protect from nothing.
 pub const DEADLINE_MAX: Duration = Duration::from_secs(86_400);
+
+/// A variant that nothing needed for a year is needed by nobody.
+const KEEP_MAX: Duration = Duration::from_secs(366 * 86_400);
 
 /// RFC 8446 section 4.6.1: no ticket is valid for longer than seven days.
 const TICKETS_MAX: Duration = Duration::from_secs(7 * 86_400);
@@ -90,7 +93,8 @@ pub fn resolve(file: &file::File, context: &Context, problems: &mut Problems) ->
     let cache = own.cache(&get(&file.cache));
     let listen = listeners::resolve(file, &mut own);
     let metrics = listeners::metrics(file, &listen, &mut own);
-    let sites = sites::resolve(file, &listen, limits.body, &mut own);
+    let mut sites = sites::resolve(file, &listen, limits.body, &mut own);
+    sites.iter_mut().for_each(|site| site.types.clone_from(&cache.types));
     let warnings = Vec::new();
     Config { server, log, timeouts, limits, tls, metrics, cache, listen, sites, warnings }
 }
@@ -246,13 +250,11 @@ impl Resolver<'_> {
     }
 
     fn cache(&mut self, table: &file::Cache) -> Cache {
-        const LATER: &str = "remove it: the precompressor comes with a later version";
-        if let Some(key) = &table.precompress {
-            self.unbuilt("cache.precompress", &key.span, LATER);
-        }
-        let dir = table.dir.as_ref().map(|dir| self.path(dir));
-        let encodings = self.encodings(&table.encodings);
-        let min_size = self.size(&table.min_size, 512, "cache.min_size", 0, u64::MAX);
+        const PRECOMPRESS: [(&str, Precompress); 3] = [
+            ("background", Precompress::Background),
+            ("startup", Precompress::Startup),
+            ("off", Precompress::Off),
+        ];
         let memory = self.size(&table.memory, 256 * MIB, "cache.memory", 0, u64::MAX);
         let max_file = self.size(&table.max_file, MIB.min(memory), "cache.max_file", 0, u64::MAX);
         if let Some(written) = &table.max_file
@@ -261,8 +263,47 @@ impl Resolver<'_> {
             let what = "`cache.max_file` is larger than `cache.memory`, so that such a file would never fit";
             self.problems.at(&written.span, what, "raise `memory` or lower `max_file`");
         }
-        let revalidate = self.time(&table.revalidate, 1, "cache.revalidate", Duration::ZERO, DEADLINE_MAX);
-        Cache { dir, memory, max_file, revalidate, encodings, min_size }
+        let min_size = self.size(&table.min_size, 512, "cache.min_size", 0, u64::MAX);
+        let max_size = self.size(&table.max_size, GIB.max(min_size), "cache.max_size", 0, u64::MAX);
+        if let Some(written) = &table.max_size
+            && max_size < min_size
+        {
+            let what =
+                "`cache.max_size` is smaller than `cache.min_size`, so that no file is ever compressed";
+            let help = "to make no variants, write precompress = \"off\"";
+            self.problems.at(&written.span, what, help);
+        }
+        Cache {
+            memory,
+            max_file,
+            revalidate: self.time(&table.revalidate, 1, "cache.revalidate", Duration::ZERO, DEADLINE_MAX),
+            dir: self.cache_dir(&table.dir),
+            precompress: self.word(
+                &table.precompress,
+                "cache.precompress",
+                &PRECOMPRESS,
+                Precompress::Background,
+            ),
+            encodings: self.encodings(&table.encodings),
+            min_size,
+            max_size,
+            types: self.media_types(&table.types),
+            keep: self.time(&table.keep, 86_400, "cache.keep", Duration::ZERO, KEEP_MAX),
+        }
+    }
+
+    /// Without a file, nothing is written that was not asked for by name; and a plain user has no directory
+    /// that is sure to be meant for this, unless a service manager made one.
+    fn cache_dir(&mut self, dir: &Option<At<String>>) -> Option<PathBuf> {
+        match (dir, self.context.text) {
+            (Some(dir), _) if dir.value.is_empty() => None,
+            (Some(dir), _) => Some(self.path(dir)),
+            (None, Text::Flags(_)) => None,
+            (None, Text::File { .. }) if self.context.environment.root => {
+                Some(PathBuf::from("/var/cache/httpd"))
+            }
+            (None, Text::File { .. }) => self.context.environment.cache_dir.clone(),
+        }
     }
 
     fn encodings(&mut self, list: &Option<At<file::Strings>>) -> Vec<Encoding> {
@@ -279,9 +320,20 @@ impl Resolver<'_> {
         encodings
     }
 
-    /// Reports a key whose feature does not exist yet.
-    pub fn unbuilt(&mut self, name: &str, span: &Span, help: &str) {
-        self.problems.at(span, format!("`{name}` is not built yet"), help);
+    fn media_types(&mut self, list: &Option<At<Strings>>) -> Vec<String> {
+        let names: &[At<String>] = list.as_ref().map_or(&[], |list| &list.value);
+        for name in names {
+            let is_part = |part: &str| !part.is_empty() && !part.contains([' ', ';', ',', '/']);
+            if !name.value.split_once('/').is_some_and(|(main, sub)| is_part(main) && is_part(sub)) {
+                let what = format!("`{}` is not a media type", name.value);
+                self.problems.at(
+                    &name.span,
+                    what,
+                    "write \"application/pdf\", or \"model/*\" for all of a kind",
+                );
+            }
+        }
+        names.iter().map(|name| name.value.to_ascii_lowercase()).collect()
     }
 
     /// Reports that a table is missing from the whole file.

@@ -64,6 +64,7 @@ fn one(table: &file::Site, listen: &[Listen], body: u64, hosts: &mut Hosts, own:
         certificates: certificates(table, own),
         rules: rules::resolve(table, own),
         mounts: mounts::resolve(table, body, own),
+        types: Vec::new(),
         line: own.context.text.line(&table.at),
     }
 }

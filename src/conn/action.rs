@@ -4,8 +4,10 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::outcome::Outcome;
+use super::program::{Exit, Fault, Start};
 use crate::files::entry::Entry;
 use crate::files::{Credential, Question};
+use crate::gateway::messages::Why;
 use crate::sys::Errno;
 use crate::sys::bytes::Slice;
 use crate::sys::fds::Descriptor;
@@ -38,6 +40,17 @@ pub enum Event<'a> {
     KernelTls(Result<(), Errno>),
     /// Whether the kernel took the closing alert.
     RecordSent(Result<(), Errno>),
+    /// A program runs; `unparsed`: its output is a whole response.
+    ProgramStarted { unparsed: bool },
+    /// No program runs; the status of the answer. No further event of a program's follows.
+    ProgramRefused(u16),
+    /// The memory of an [`Action::Relay`]; `deaf`: the program reads no more.
+    Relayed { buffer: Vec<u8>, deaf: bool },
+    /// What a program printed, behind [`CHUNK_ROOM`](super::program::CHUNK_ROOM) bytes of no meaning;
+    /// `ended`: nothing follows.
+    Printed { bytes: Vec<u8>, ended: bool },
+    /// A program has ended; what it printed last may still follow.
+    ProgramExited(Exit),
     /// The deadline passed; `unsent` bytes wait in the socket.
     Deadline { unsent: u64 },
     /// The worker retires: finish what is in flight. `now`: close an idle connection at once,
@@ -64,6 +77,16 @@ pub enum Action {
     Lookup(Question),
     /// Verify a password; gives `Verified` or `Overloaded`.
     Verify(Credential),
+    /// Start a program; gives `ProgramStarted` or `ProgramRefused`, and in the end `ProgramExited`.
+    StartProgram(Box<Start>),
+    /// Hand the program this part of its input; gives `Relayed`.
+    Relay(Vec<u8>),
+    /// Tell the program that its input ends.
+    EndInput,
+    /// Read what the program prints; gives `Printed`.
+    ReadOutput,
+    /// Let go of the program; with a reason, end it. Nothing of it is heard any more.
+    LeaveProgram { why: Option<Why>, fault: Option<Fault> },
     /// Have the kernel encrypt what is sent from now on; gives `KernelTls` at once.
     InstallTls(zeroize::Zeroizing<Vec<u8>>),
     /// Send a record of another type; gives `RecordSent` at once.

@@ -17,6 +17,12 @@ pub enum Waiting {
     Reading,
     /// Close, after our last byte.
     Close,
+    /// Nothing: a program is to print something, or to take some of its input.
+    Program,
+    /// Nothing: a program is to be over.
+    Wall,
+    /// Nothing: a program's end is to be known.
+    Exit,
 }
 
 /// A deadline, and whom it is for.

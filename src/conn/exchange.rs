@@ -58,6 +58,17 @@ impl Logged {
         }
     }
 
+    /// The response has begun, with this status and coding.
+    pub fn answered(&mut self, status: u16, coding: Option<&str>) {
+        self.status = status;
+        self.coding = coding.map(str::to_owned);
+    }
+
+    /// So many more bytes belong to the response.
+    pub fn add_bytes(&mut self, bytes: u64) {
+        self.bytes += bytes;
+    }
+
     /// The record, of which `unsent` bytes did not go.
     pub fn record(&self, now: Instant, unsent: u64) -> Record<'_> {
         Record {

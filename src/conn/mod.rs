@@ -20,6 +20,7 @@ pub mod deadlines;
 mod exchange;
 pub mod outcome;
 mod outgoing;
+pub mod program;
 mod request_body;
 mod respond;
 mod scope;
@@ -28,12 +29,13 @@ mod timing;
 mod transport;
 
 pub use action::{Action, Event};
-pub use scope::{KERNEL_TLS_MIN, Scope, Settings};
+pub use scope::{KERNEL_TLS_MIN, Scope, Settings, SitePrograms};
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use crate::files::Peer;
+use crate::gateway::messages::Why;
 use crate::http1::head::{self, Parsed};
 use crate::http1::proxy_protocol;
 use crate::tls::Session;
@@ -41,6 +43,7 @@ use deadlines::{Deadline, Stall, Waiting};
 use exchange::{Logged, Pending};
 use outcome::Outcome;
 use outgoing::Outgoing;
+use program::{Detour, Fault, Program, Wait};
 use request_body::{Discard, Progress};
 use sending::Sending;
 use timing::Timing;
@@ -67,6 +70,8 @@ pub struct Connection {
     outgoing: Outgoing,
     sending: Sending,
     pending: Option<Pending>,
+    program: Option<Box<Program>>,
+    detour: Option<Detour>,
     logged: Option<Box<Logged>>,
     timing: Timing,
     body: Option<Discard>,
@@ -133,6 +138,8 @@ impl Connection {
             outgoing: Outgoing::default(),
             sending: Sending::Idle,
             pending: None,
+            program: None,
+            detour: None,
             logged: None,
             timing: Timing::default(),
             body: None,
@@ -172,6 +179,11 @@ impl Connection {
                 self.pending = None;
                 self.refuse(503, "Too many passwords are being checked. Please try again.", scope);
             }
+            Event::ProgramStarted { unparsed } => self.program_started(unparsed, scope),
+            Event::ProgramRefused(status) => self.fail(Fault::Refused(status), scope),
+            Event::Relayed { buffer, deaf } => self.relayed(buffer, deaf, scope),
+            Event::Printed { bytes, ended } => self.printed(bytes, ended, scope),
+            Event::ProgramExited(exit) => self.program_exited(exit, scope),
             Event::KernelTls(result) => self.kernel_tls(result, scope),
             Event::RecordSent(result) => self.record_sent(result, scope),
             Event::Deadline { unsent } => self.expired(unsent, scope),
@@ -259,7 +271,14 @@ impl Connection {
     /// Answers requests from the front of `bytes` while that makes sense; how many bytes are done with.
     fn read_requests(&mut self, bytes: &[u8], scope: &mut Scope) -> usize {
         let mut at = 0;
-        while at < bytes.len() && self.may_read() {
+        while at < bytes.len() {
+            if self.program.as_ref().is_some_and(|program| program.wants_body()) {
+                at += self.take_body(&bytes[at..], scope);
+                continue;
+            }
+            if !self.may_read() {
+                break;
+            }
             if let Some(body) = &mut self.body {
                 match body.discard(&bytes[at..]) {
                     Progress::More => {
@@ -300,6 +319,7 @@ impl Connection {
         self.stage == Stage::Http1
             && self.ending == Ending::No
             && self.pending.is_none()
+            && self.program.is_none()
             && self.logged.is_none()
             && self.outgoing.has_room()
     }
@@ -316,6 +336,10 @@ impl Connection {
     /// (RFC 9112 section 9.6).
     fn peer_ended(&mut self, scope: &mut Scope) {
         self.peer_done = true;
+        self.leave_answered(scope);
+        if self.program.is_some() {
+            return self.close(Outcome::PeerAborted, scope);
+        }
         if matches!(self.stage, Stage::Lingering { .. }) {
             self.close(self.outcome(), scope);
         } else if self.stage != Stage::Http1 {
@@ -326,6 +350,7 @@ impl Connection {
     /// Whether nothing is being answered.
     fn is_silent(&self) -> bool {
         self.pending.is_none()
+            && self.program.is_none()
             && self.sending.is_idle()
             && self.outgoing.is_empty()
             && self.transport.is_quiet()
@@ -350,6 +375,12 @@ impl Connection {
             }
             Waiting::Request => self.ending = Ending::After { outcome: Outcome::Idle, linger: false },
             Waiting::Head => self.refuse(408, "The request did not arrive in time.", scope),
+            Waiting::Body if self.program.is_some() => {
+                self.refuse_program(408, "The request body did not arrive in time.", scope);
+            }
+            Waiting::Program => self.program_idle(scope),
+            Waiting::Wall => self.fail(Fault::Overran, scope),
+            Waiting::Exit => self.exit_overdue(scope),
             Waiting::Body => {
                 self.body = None;
                 self.ending = Ending::After { outcome: Outcome::RequestTimeout, linger: false };
@@ -385,6 +416,13 @@ impl Connection {
             }
             self.end(scope);
         }
+        if let Some(program) = &self.program {
+            if program.wants_body() && !self.input.is_empty() {
+                self.read_input(scope);
+                return self.settle(scope);
+            }
+            self.pump(scope);
+        }
         if self.stage == Stage::Closed {
             return;
         }
@@ -419,7 +457,11 @@ impl Connection {
     fn wants_input(&self) -> bool {
         match self.stage {
             Stage::Proxy | Stage::Handshake | Stage::Lingering { .. } => true,
-            Stage::Http1 => self.may_read() && !self.peer_done,
+            Stage::Http1 if self.peer_done => false,
+            Stage::Http1 => match &self.program {
+                Some(program) => program.wants_input(self.input.len()),
+                None => self.may_read(),
+            },
             Stage::Closed => false,
         }
     }
@@ -432,6 +474,7 @@ impl Connection {
             Stage::Proxy | Stage::Handshake => (Waiting::Handshake, timeouts.handshake),
             Stage::Http1 if !self.sending.is_idle() => (Waiting::Reading, timeouts.send / 2),
             Stage::Http1 if self.pending.is_some() => return self.deadline = None,
+            Stage::Http1 if self.program.is_some() => self.program_waiting(timeouts.body),
             Stage::Http1 if self.body.is_some() => (Waiting::Body, timeouts.body),
             Stage::Http1 if !self.input.is_empty() => (Waiting::Head, timeouts.head),
             Stage::Http1 if self.transport.may_rest() => (Waiting::Request, timeouts.idle.min(REST_AFTER)),
@@ -443,6 +486,20 @@ impl Connection {
             }
             self.deadline = Some(Deadline { at: scope.clock.now + after, waiting });
         }
+        if let Some(program) = &self.program
+            && self.deadline.is_some_and(|deadline| deadline.at > program.wall_at())
+        {
+            self.deadline = Some(Deadline { at: program.wall_at(), waiting: Waiting::Wall });
+        }
+    }
+
+    fn program_waiting(&self, body: Duration) -> (Waiting, Duration) {
+        match self.program.as_ref().map(|program| program.waits()) {
+            Some(Wait::Client) => (Waiting::Body, body),
+            Some(Wait::Exit(after)) => (Waiting::Exit, after),
+            Some(Wait::Program(after)) => (Waiting::Program, after),
+            None => (Waiting::Request, body),
+        }
     }
 
     /// The peer made progress: gives it another full time for what it is doing.
@@ -453,6 +510,11 @@ impl Connection {
 
     /// Ends the connection here and now.
     fn close(&mut self, outcome: Outcome, scope: &mut Scope) {
+        if self.program.is_some() {
+            let stops = outcome == Outcome::Stopped;
+            self.drop_program(if stops { Why::Stop } else { Why::Gone }, scope);
+        }
+        self.detour = None;
         let unsent = self.outgoing.length() + self.sending.unsent();
         self.finish_exchange(unsent, scope);
         self.outgoing.abandon(scope.buffers);

@@ -26,6 +26,8 @@ pub enum Outcome {
     FileChanged,
     /// The file could not be read.
     FileUnreadable,
+    /// A program failed in the middle of its answer.
+    ProgramFailed,
     /// The PROXY protocol header was malformed.
     ProxyHeader,
     /// TLS failed.
@@ -52,6 +54,7 @@ impl Outcome {
             Self::SendStalled
                 | Self::FileChanged
                 | Self::FileUnreadable
+                | Self::ProgramFailed
                 | Self::SocketFailed(_)
                 | Self::TlsFailed(_)
                 | Self::KeyUsedUp

@@ -32,7 +32,8 @@ pub struct Outgoing {
 
 #[derive(Debug)]
 enum Piece {
-    Text(Vec<u8>),
+    /// Bytes from the index on.
+    Text(Vec<u8>, usize),
     Memory(Bytes, Range<usize>),
     File(FilePiece),
 }
@@ -53,8 +54,8 @@ pub struct FilePiece {
 pub enum Next {
     /// Nothing is left.
     Nothing,
-    /// These bytes. `more`: a file follows at once.
-    Bytes { head: Vec<u8>, body: Option<Slice>, more: bool },
+    /// These bytes of the head from `from` on, and the body. `more`: a file follows at once.
+    Bytes { head: Vec<u8>, from: usize, body: Option<Slice>, more: bool },
     /// A part of a file; call [`Outgoing::advance_file`] with what went.
     File { piece: FilePiece, last: bool },
 }
@@ -86,7 +87,7 @@ impl Outgoing {
         match body {
             PlanBody::Empty => {}
             PlanBody::Text(bytes) if copy && bytes.len() <= COPY_MAX => self.plain.extend_from_slice(&bytes),
-            PlanBody::Text(bytes) => self.queue.push_back(Piece::Text(bytes)),
+            PlanBody::Text(bytes) => self.queue.push_back(Piece::Text(bytes, 0)),
             PlanBody::Memory(bytes, range) if copy && range.len() <= COPY_MAX => {
                 self.plain.extend_from_slice(&bytes[range]);
             }
@@ -104,6 +105,11 @@ impl Outgoing {
         }
     }
 
+    /// Adds bytes from the index on, behind all that waits.
+    pub fn stream(&mut self, bytes: Vec<u8>, from: usize) {
+        self.queue.push_back(Piece::Text(bytes, from));
+    }
+
     /// Whether another response may be written behind what waits.
     pub fn has_room(&self) -> bool {
         self.queue.is_empty() && self.plain.len() < PLAIN_MAX
@@ -117,7 +123,7 @@ impl Outgoing {
     /// Bytes that wait.
     pub fn length(&self) -> u64 {
         let queued = self.queue.iter().map(|piece| match piece {
-            Piece::Text(bytes) => bytes.len() as u64,
+            Piece::Text(bytes, from) => (bytes.len() - from) as u64,
             Piece::Memory(_, range) => range.len() as u64,
             Piece::File(piece) => piece.range.end - piece.range.start,
         });
@@ -128,19 +134,19 @@ impl Outgoing {
     pub fn of_files(&self) -> u64 {
         let of_file = |piece: &Piece| match piece {
             Piece::File(piece) => piece.range.end - piece.range.start,
-            Piece::Text(_) | Piece::Memory(..) => 0,
+            Piece::Text(..) | Piece::Memory(..) => 0,
         };
         self.queue.iter().map(of_file).sum()
     }
 
     /// Takes what goes next, at most about `piece_max` bytes of a body. A file stays until
     /// [`Self::advance_file`] says how much of it went.
-    pub fn next(&mut self, piece_max: usize) -> Next {
-        self.gather();
+    pub fn next(&mut self, piece_max: usize, buffers: &mut Buffers) -> Next {
+        self.gather(buffers);
         let head = std::mem::take(&mut self.plain);
         match self.queue.front_mut() {
             None if head.is_empty() => Next::Nothing,
-            None => Next::Bytes { head, body: None, more: false },
+            None => Next::Bytes { head, from: 0, body: None, more: false },
             Some(Piece::Memory(bytes, range)) => {
                 let end = range.end.min(range.start + piece_max);
                 let body = Some((bytes.clone(), range.start..end));
@@ -148,18 +154,18 @@ impl Outgoing {
                 if range.start == range.end {
                     self.queue.pop_front();
                 }
-                Next::Bytes { head, body, more: false }
+                Next::Bytes { head, from: 0, body, more: false }
             }
-            Some(Piece::Text(_)) => {
+            Some(Piece::Text(..)) => {
                 if !head.is_empty() {
-                    return Next::Bytes { head, body: None, more: false };
+                    return Next::Bytes { head, from: 0, body: None, more: false };
                 }
                 match self.queue.pop_front() {
-                    Some(Piece::Text(bytes)) => Next::Bytes { head: bytes, body: None, more: false },
+                    Some(Piece::Text(head, from)) => Next::Bytes { head, from, body: None, more: false },
                     _ => unreachable!("the front was text"),
                 }
             }
-            Some(Piece::File(_)) if !head.is_empty() => Next::Bytes { head, body: None, more: true },
+            Some(Piece::File(_)) if !head.is_empty() => Next::Bytes { head, from: 0, body: None, more: true },
             Some(Piece::File(piece)) => {
                 let end = piece.range.end.min(piece.range.start + piece_max as u64);
                 let last = end == piece.range.end;
@@ -184,23 +190,43 @@ impl Outgoing {
     /// Puts bytes read of the file at the front before it.
     pub fn chunk(&mut self, bytes: Vec<u8>) {
         self.advance_file(bytes.len());
-        self.queue.push_front(Piece::Text(bytes));
+        self.queue.push_front(Piece::Text(bytes, 0));
     }
 
     /// Drops what waits; the response it belongs to will stay incomplete.
     pub fn abandon(&mut self, buffers: &mut Buffers) {
-        self.queue.clear();
+        for piece in self.queue.drain(..) {
+            if let Piece::Text(bytes, _) = piece {
+                buffers.give(bytes);
+            }
+        }
         buffers.give(std::mem::take(&mut self.plain));
     }
 
     /// Moves short texts behind the plain bytes, so that they leave together.
-    fn gather(&mut self) {
-        while let Some(Piece::Text(text)) = self.queue.front() {
-            if self.plain.is_empty() || self.plain.len() + text.len() > COPY_MAX {
+    fn gather(&mut self, buffers: &mut Buffers) {
+        while let Some(Piece::Text(text, from)) = self.queue.front() {
+            if self.plain.is_empty() || self.plain.len() + text.len() - from > COPY_MAX {
                 return;
             }
-            self.plain.extend_from_slice(text);
-            self.queue.pop_front();
+            self.plain.extend_from_slice(&text[*from..]);
+            if let Some(Piece::Text(text, _)) = self.queue.pop_front() {
+                buffers.give(text);
+            }
         }
+    }
+
+    /// All that waits, for tests of what makes it.
+    #[cfg(test)]
+    pub fn all(&self) -> Vec<u8> {
+        let mut all = self.plain.clone();
+        for piece in &self.queue {
+            match piece {
+                Piece::Text(bytes, from) => all.extend_from_slice(&bytes[*from..]),
+                Piece::Memory(bytes, range) => all.extend_from_slice(&bytes[range.clone()]),
+                Piece::File(_) => panic!("files have no bytes here"),
+            }
+        }
+        all
     }
 }

@@ -14,9 +14,12 @@ pub struct Discard {
     budget: u64,
 }
 
+/// What is still to come of a body.
 #[derive(Debug)]
-enum Rest {
+pub enum Rest {
+    /// So many bytes.
     Length(u64),
+    /// Chunks.
     Chunked(Decoder),
 }
 
@@ -48,6 +51,11 @@ impl Discard {
             Framing::Chunked => Rest::Chunked(Decoder::default()),
         };
         Ok(Some(Self { rest, budget: DISCARD_MAX }))
+    }
+
+    /// For what is left of a body that was invited: the client will see the answer only once it has sent all.
+    pub fn invited(rest: Rest, budget: u64) -> Self {
+        Self { rest, budget }
     }
 
     /// Drops what belongs to the body from the front of `bytes`.

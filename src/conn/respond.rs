@@ -1,6 +1,7 @@
 //! From a request to the response that waits to be sent: asking the files, writing the head, noting
 //! the exchange.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::action::Action;
@@ -24,6 +25,14 @@ use crate::observe::names::Counter;
 /// Responses of at most this many bytes are noted in the access log when they are decided: almost
 /// always they leave with the next system call. Larger ones are noted when they have gone.
 const LOGGED_AT_ONCE_MAX: u64 = 64 * 1024;
+
+/// What the access log says of a response.
+pub(super) enum Noted<'a> {
+    /// What its request says; nothing where there was none.
+    Request(Option<&'a Request<'a>>),
+    /// What was kept of it.
+    Kept(Option<Box<Logged>>),
+}
 
 impl Connection {
     /// Answers a request. False when something has to be looked up first: then the request is to be
@@ -56,6 +65,10 @@ impl Connection {
                 self.wait(Action::Verify(credential), scope);
                 return false;
             }
+            Answer::Program(mounted) => {
+                self.begin_program(request, (framing, persistence, expectation), *mounted, scope);
+                return true;
+            }
         };
         // No body is wanted here: a client that waits for "100 Continue" gets its answer instead,
         // and since it may send the body all the same, the connection ends (RFC 9110 section 10.1.1).
@@ -81,9 +94,11 @@ impl Connection {
     }
 
     /// Whether the connection goes on after this exchange.
-    fn ending_after(&self, persistence: Persistence, scope: &Scope) -> Ending {
+    pub(super) fn ending_after(&self, persistence: Persistence, scope: &Scope) -> Ending {
         let limit = scope.settings.limits.requests_per_connection;
-        if persistence == Persistence::Close {
+        if self.detour.as_ref().is_some_and(|detour| detour.ends) {
+            Ending::After { outcome: Outcome::Complete, linger: true }
+        } else if persistence == Persistence::Close {
             // The client's closing alert may be under way: unread, it would have the close reset the
             // connection, and with it what the client has not read yet.
             let linger = self.body.is_some() || self.transport.version().is_some();
@@ -96,7 +111,13 @@ impl Connection {
     }
 
     /// Refuses a well-formed request, and the connection with it.
-    fn refuse_request(&mut self, request: &Request, status: u16, explanation: &str, scope: &mut Scope) {
+    pub(super) fn refuse_request(
+        &mut self,
+        request: &Request,
+        status: u16,
+        explanation: &str,
+        scope: &mut Scope,
+    ) {
         let mut plan = errors::refuse(status, explanation);
         if request.method == Method::Head {
             plan.body = PlanBody::Empty;
@@ -113,47 +134,127 @@ impl Connection {
     }
 
     fn respond(&mut self, request: Option<&Request>, plan: Plan, ending: Ending, scope: &mut Scope) {
-        self.requests += 1;
-        self.ending = ending;
         let version = request.map_or(Version::Http11, |request| request.version);
+        // What a local redirect led to is logged as what the client asked for.
+        let noted = match self.detour.take() {
+            Some(detour) => Noted::Kept(detour.logged),
+            None => Noted::Request(request),
+        };
+        self.respond_as(version, noted, plan, ending, scope);
+    }
+
+    pub(super) fn respond_as(
+        &mut self,
+        version: Version,
+        noted: Noted,
+        plan: Plan,
+        ending: Ending,
+        scope: &mut Scope,
+    ) {
+        let prepared = plan.prepared.as_deref().unwrap_or_default();
+        let site = plan.site.as_deref().unwrap_or_default();
+        self.write_head(version, plan.status, [prepared, &plan.extra, site], ending, scope);
+        if plan.coding.is_some() {
+            scope.counters.add(Counter::Coded, 1);
+        }
+        let bytes = outgoing::length(&plan.body);
+        match noted {
+            Noted::Kept(logged) => {
+                self.logged = logged.map(|mut logged| {
+                    logged.answered(plan.status, plan.coding.map(Coding::name));
+                    logged.add_bytes(bytes);
+                    logged
+                });
+            }
+            Noted::Request(request) if scope.settings.access_log => self.note(request, &plan, bytes, scope),
+            Noted::Request(_) => {}
+        }
+        self.outgoing.body(plan.body);
+    }
+
+    /// Writes the head of a response, and decides whether the connection goes on.
+    pub(super) fn write_head(
+        &mut self,
+        version: Version,
+        status: u16,
+        fields: [&[u8]; 3],
+        ending: Ending,
+        scope: &mut Scope,
+    ) {
+        self.ending = ending;
         let persistence = match ending {
             Ending::After { .. } => Persistence::Close,
             Ending::No => Persistence::Persist,
         };
         let connection = ConnectionField::telling(version, persistence);
         let head = self.outgoing.head(scope.buffers);
-        let prepared = plan.prepared.as_deref().unwrap_or_default();
-        let site = plan.site.as_deref().unwrap_or_default();
-        write::head(head, plan.status, [scope.common, prepared, &plan.extra, site], connection);
+        let [first, second, third] = fields;
+        write::head(head, status, [scope.common, first, second, third], connection);
+        self.count_response(status, scope);
+    }
+
+    pub(super) fn count_response(&mut self, status: u16, scope: &Scope) {
+        self.requests += 1;
         scope.counters.add(Counter::Requests, 1);
-        scope.counters.add(class(plan.status), 1);
-        if plan.coding.is_some() {
-            scope.counters.add(Counter::Coded, 1);
-        }
-        self.timing.decided(plan.status, scope.clock.now);
-        let bytes = outgoing::length(&plan.body);
-        if scope.settings.access_log {
-            self.note(request, &plan, bytes, scope);
-        }
-        self.outgoing.body(plan.body);
+        scope.counters.add(class(status), 1);
+        self.timing.decided(status, scope.clock.now);
     }
 
     /// Notes the exchange in the access log, now or when its response has gone.
     fn note(&mut self, request: Option<&Request>, plan: &Plan, bytes: u64, scope: &mut Scope) {
-        let client = match (self.peer.address, request) {
+        let (status, number) = (plan.status, scope.log.number());
+        let logged = self.with_record(request, status, number, scope, |record, scope| {
+            let record = Record { bytes, coding: plan.coding.map(Coding::name), ..record };
+            if bytes > LOGGED_AT_ONCE_MAX {
+                return Some(Box::new(Logged::keep(&record, scope.clock.now)));
+            }
+            scope.log.write(&record);
+            None
+        });
+        self.logged = logged;
+    }
+
+    /// What the access log will say of a request whose answer takes a while to come.
+    pub(super) fn keep_record(
+        &self,
+        request: &Request,
+        number: u64,
+        scope: &mut Scope,
+    ) -> Option<Box<Logged>> {
+        if !scope.settings.access_log {
+            return None;
+        }
+        self.with_record(Some(request), 0, number, scope, |record, scope| {
+            Some(Box::new(Logged::keep(&record, scope.clock.now)))
+        })
+    }
+
+    /// Who asks, as far as trusted proxies tell it.
+    pub(super) fn client(&self, request: Option<&Request>) -> Option<IpAddr> {
+        match (self.peer.address, request) {
             (Some(peer), Some(request)) if crate::config::contains(&self.trusted, peer) => {
                 let trusted = |address| crate::config::contains(&self.trusted, address);
                 Some(forwarded::client(&request.fields, peer, trusted))
             }
             (address, _) => address,
-        };
+        }
+    }
+
+    fn with_record<T>(
+        &self,
+        request: Option<&Request>,
+        status: u16,
+        request_id: u64,
+        scope: &mut Scope,
+        then: impl FnOnce(Record<'_>, &mut Scope) -> T,
+    ) -> T {
         let credentials = request
             .and_then(|request| request.fields.first(Known::Authorization))
-            .filter(|_| plan.status != 401)
+            .filter(|_| status != 401)
             .and_then(authorization::basic);
         let record = Record {
             time: scope.clock.wall,
-            client,
+            client: self.client(request),
             user: credentials.as_ref().map(Credentials::user),
             method: request.map_or(b"", |request| request.method_name),
             target: request.map_or(b"", |request| request.target_text),
@@ -161,18 +262,14 @@ impl Connection {
             host: request.map_or(b"", |request| request.host),
             referer: request.and_then(|request| request.fields.first(Known::Referer)),
             user_agent: request.and_then(|request| request.fields.first(Known::UserAgent)),
-            status: plan.status,
-            bytes,
+            status,
+            bytes: 0,
             duration: Duration::ZERO,
-            coding: plan.coding.map(Coding::name),
+            coding: None,
             tls: self.transport.version(),
-            request_id: scope.log.number(),
+            request_id,
         };
-        if bytes > LOGGED_AT_ONCE_MAX {
-            self.logged = Some(Box::new(Logged::keep(&record, scope.clock.now)));
-        } else {
-            scope.log.write(&record);
-        }
+        then(record, scope)
     }
 
     /// Notes the responses that have gone; of a large one all but `unsent` bytes.

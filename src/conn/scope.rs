@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use super::action::Action;
 use super::buffers::Buffers;
-use crate::config::{Config, Limits, Timeouts};
+use super::program::Spooled;
+use crate::config::{Config, Limits, Mount, Timeouts};
 use crate::files::entry::Entry;
 use crate::files::{Files, Question};
 use crate::http1::head::HeadLimits;
@@ -47,8 +48,23 @@ pub struct Settings {
     pub head_limits: HeadLimits,
     /// Whether exchanges are logged.
     pub access_log: bool,
+    /// The programs of each site; empty where no site has any.
+    pub programs: Vec<SitePrograms>,
+    /// What is kept of request bodies.
+    pub spooled: Spooled,
     /// With at least so many bytes of files to send, the kernel takes over the encryption.
     pub kernel_tls_min: u64,
+}
+
+/// What programs of a site are told, and where they are mounted.
+#[derive(Clone, Debug)]
+pub struct SitePrograms {
+    /// The site's directory.
+    pub root: Vec<u8>,
+    /// Its first exact name.
+    pub name: Option<Vec<u8>>,
+    /// Its mounts, in the order of the configuration.
+    pub mounts: Vec<Mount>,
 }
 
 /// The kernel encrypts from the page cache what would otherwise be read, sealed and copied to it. Counted in
@@ -68,7 +84,21 @@ impl Settings {
                 lenient_line_ends: config.limits.lenient_line_ends,
             },
             access_log,
+            programs: programs(config),
+            spooled: Spooled::default(),
             kernel_tls_min,
         }
     }
+}
+
+fn programs(config: &Config) -> Vec<SitePrograms> {
+    if config.sites.iter().all(|site| site.mounts.is_empty()) {
+        return Vec::new();
+    }
+    let of = |site: &crate::config::Site| SitePrograms {
+        root: site.root.as_os_str().as_encoded_bytes().to_vec(),
+        name: site.hosts.iter().find(|host| !host.starts_with('*')).map(|host| host.clone().into_bytes()),
+        mounts: site.mounts.clone(),
+    };
+    config.sites.iter().map(of).collect()
 }

@@ -62,22 +62,24 @@ impl Connection {
             return;
         }
         let direct = self.transport.sends_plaintext();
-        match self.outgoing.next(self.transport.piece_max()) {
+        match self.outgoing.next(self.transport.piece_max(), scope.buffers) {
             Next::Nothing => {
                 if let Some(wire) = self.transport.urgent() {
                     self.push_send(wire, 0, None, false, scope);
                 }
             }
-            Next::Bytes { head, body, more } => match self.transport.protect(head, body, scope.buffers) {
-                Ok((head, body)) => {
-                    if self.outgoing.is_empty() {
-                        self.timing.leave();
+            Next::Bytes { head, from, body, more } => {
+                match self.transport.protect(head, from, body, scope.buffers) {
+                    Ok((head, from, body)) => {
+                        if self.outgoing.is_empty() {
+                            self.timing.leave();
+                        }
+                        let more = more && self.transport.waits_for_files();
+                        self.push_send(head, from, body, more, scope);
                     }
-                    let more = more && self.transport.waits_for_files();
-                    self.push_send(head, 0, body, more, scope);
+                    Err(_) => self.close(Outcome::KeyUsedUp, scope),
                 }
-                Err(_) => self.close(Outcome::KeyUsedUp, scope),
-            },
+            }
             Next::File { piece, last } => {
                 self.sending = Sending::Transfer;
                 scope.actions.push(Action::Transfer {

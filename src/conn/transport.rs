@@ -8,6 +8,7 @@ use super::buffers::{Buffers, SMALL};
 use super::outcome::Outcome;
 use super::sending::Sending;
 use super::{Connection, Ending, Scope, Stage};
+use crate::gateway::messages::Why;
 use crate::observe::names::Counter;
 use crate::sys::Errno;
 use crate::sys::bytes::Slice;
@@ -112,29 +113,30 @@ impl Transport {
         }
     }
 
-    /// What goes to the socket for these bytes of a response.
+    /// What goes to the socket for these bytes of a response: those of `head` from `from` on, and `body`.
     pub(super) fn protect(
         &mut self,
         head: Vec<u8>,
+        from: usize,
         body: Option<Slice>,
         buffers: &mut Buffers,
-    ) -> Result<(Vec<u8>, Option<Slice>), Exhausted> {
+    ) -> Result<(Vec<u8>, usize, Option<Slice>), Exhausted> {
         if self.sends_plaintext() {
-            return Ok((head, body));
+            return Ok((head, from, body));
         }
-        let Self::Tls(tls) = self else { return Ok((head, body)) };
+        let Self::Tls(tls) = self else { return Ok((head, from, body)) };
         let piece = body.as_ref().map_or(&[][..], |(bytes, range)| &bytes[range.clone()]);
         let mut wire = std::mem::take(&mut tls.wire);
-        let length = sealed_length(head.len() + piece.len());
+        let length = sealed_length(head.len() - from + piece.len());
         if wire.is_empty() {
             buffers.give(wire);
             wire = if length <= SMALL { buffers.used_small() } else { buffers.used_large() };
-            tls.session.seal_over(&head, piece, &mut wire)?;
+            tls.session.seal_over(&head[from..], piece, &mut wire)?;
         } else {
-            tls.session.seal(&head, piece, &mut wire)?;
+            tls.session.seal(&head[from..], piece, &mut wire)?;
         }
         buffers.give(head);
-        Ok((wire, None))
+        Ok((wire, 0, None))
     }
 
     /// Whether an idle connection could do with less memory.
@@ -212,6 +214,7 @@ impl Connection {
         let alert = tls.session.unsent_alert();
         self.outgoing.abandon(scope.buffers);
         self.pending = None;
+        self.drop_program(Why::Gone, scope);
         self.stage = Stage::Http1;
         if failure == Failure::PlainHttp {
             self.transport = Transport::Plain;

@@ -1,15 +1,16 @@
 //! The order of decisions, which operators may rely on:
 //!
 //! 1. the site, by host: 421 without one;
-//! 2. the method: OPTIONS is answered, others but GET and HEAD are refused (405, 501);
-//! 3. the path, decoded and normalised: 400;
-//! 4. `https_redirect`, but for ACME challenges, which come by plain HTTP (RFC 8555 section 8.3);
-//! 5. rules: `allow` and `deny` (403), `redirect`, `auth` (401);
-//! 6. hidden names: 404, whatever is there;
-//! 7. what the path leads to: a file, a listing, the path with a slash (301), or where nothing is
+//! 2. where a program is mounted: 5 and 6 hold there too, then the program, whatever the method;
+//! 3. the method: OPTIONS is answered, others but GET and HEAD are refused (405, 501);
+//! 4. the path, decoded and normalised: 400;
+//! 5. `https_redirect`, but for ACME challenges, which come by plain HTTP (RFC 8555 section 8.3);
+//! 6. rules: `allow` and `deny` (403), `redirect`, `auth` (401);
+//! 7. hidden names: 404, whatever is there;
+//! 8. what the path leads to: a file, a listing, the path with a slash (301), or where nothing is
 //!    the site's fallback; rules about who may see it hold for the path of the file as well, where an
 //!    index or a clean URL stands for it;
-//! 8. for every refusal of these: the site's page for that status, else one of our own.
+//! 9. for every refusal of these: the site's page for that status, else one of our own.
 
 use std::rc::Rc;
 
@@ -19,8 +20,8 @@ use super::errors::Refusal;
 use super::route::Site;
 use super::rules::{location, push_field, push_host, push_path, push_query};
 use super::{
-    Answer, Credential, Files, Peer, Plan, PlanBody, Question, auth, decide, errors, listing, negotiate,
-    represent,
+    Answer, Credential, Files, Mounted, Peer, Plan, PlanBody, Question, auth, decide, errors, listing,
+    negotiate, represent,
 };
 use crate::http::accept::prefers_json;
 use crate::http::fields::Known;
@@ -48,6 +49,8 @@ enum Halt {
     Verify(Box<Credential>),
     /// A refusal, for which the site may have a page.
     Refused(Box<Refusal>),
+    /// A program answers.
+    Program(Box<Mounted>),
 }
 
 impl From<Refusal> for Halt {
@@ -77,6 +80,7 @@ pub(super) fn answer(files: &mut Files, asked: &Asked<'_>, path: &mut Vec<u8>) -
         Ok(plan) => plan,
         Err(Halt::Lookup(question)) => return Answer::Lookup(question),
         Err(Halt::Verify(credential)) => return Answer::Verify(*credential),
+        Err(Halt::Program(mounted)) => return Answer::Program(mounted),
         Err(Halt::Refused(refusal)) => match error_page(files, asked, &site, &refusal) {
             Ok(plan) => plan,
             Err(question) => return Answer::Lookup(question),
@@ -92,6 +96,11 @@ fn for_method(plan: Plan, method: Method) -> Plan {
 }
 
 fn respond(files: &mut Files, asked: &Asked<'_>, site: &Site, path: &mut Vec<u8>) -> Result<Plan, Halt> {
+    if site.has_mounts()
+        && let Some(plan) = mounted(files, asked, site, path)?
+    {
+        return Ok(plan);
+    }
     let (encoded, query) = match (asked.request.method, asked.request.target) {
         (Method::Options, _) => return Ok(errors::options(ALLOW)),
         (Method::Known, _) | (_, request::Target::Authority) => {
@@ -104,20 +113,9 @@ fn respond(files: &mut Files, asked: &Asked<'_>, site: &Site, path: &mut Vec<u8>
     let path = target::normalise(encoded, path)
         .map_err(|bad| Refusal { explanation: bad.explanation().into(), ..Refusal::new(400) })?;
 
-    if let Some(port) = site.https_redirect
-        && !asked.peer.secure
-        && !path.starts_with(ACME)
-    {
-        return to_https(asked.request.host, site, port, path, query);
+    if let Some(plan) = by_rules(files, asked, site, path, query)? {
+        return Ok(plan);
     }
-    if !site.rules.allows(path, asked.peer.address) {
-        return Err(Halt::refused(403));
-    }
-    if let Some(redirect) = site.rules.redirect(path) {
-        let to = location(&redirect.to, path, query, asked.request.host);
-        return Ok(with_rule_fields(site, path, errors::redirect(redirect.status, &to), &[]));
-    }
-    authorize(files, asked, site, path)?;
     if !site.hidden && is_hidden(path) {
         return Err(Halt::refused(404));
     }
@@ -129,6 +127,56 @@ fn respond(files: &mut Files, asked: &Asked<'_>, site: &Site, path: &mut Vec<u8>
         Target::Refused(404) => fall_back(files, asked, site),
         Target::Refused(status) => Err(refused_entry(*status)),
     }
+}
+
+/// What is decided without looking at what is there; `None`: the client may see it.
+fn by_rules(
+    files: &Files,
+    asked: &Asked<'_>,
+    site: &Site,
+    path: &[u8],
+    query: Option<&[u8]>,
+) -> Result<Option<Plan>, Halt> {
+    if let Some(port) = site.https_redirect
+        && !asked.peer.secure
+        && !path.starts_with(ACME)
+    {
+        return to_https(asked.request.host, site, port, path, query).map(Some);
+    }
+    if !site.rules.allows(path, asked.peer.address) {
+        return Err(Halt::refused(403));
+    }
+    if let Some(redirect) = site.rules.redirect(path) {
+        let to = location(&redirect.to, path, query, asked.request.host);
+        return Ok(Some(with_rule_fields(site, path, errors::redirect(redirect.status, &to), &[])));
+    }
+    authorize(files, asked, site, path)?;
+    Ok(None)
+}
+
+/// A program, where one answers the path and the client may see it. Programs take any method but TRACE, which
+/// would show them what proxies added.
+fn mounted(files: &Files, asked: &Asked<'_>, site: &Site, path: &mut Vec<u8>) -> Result<Option<Plan>, Halt> {
+    let request::Target::Path { path: encoded, query } = asked.request.target else { return Ok(None) };
+    // What cannot be a path is refused further on.
+    let Ok(path) = target::normalise(encoded, path) else { return Ok(None) };
+    let Some(mount) = site.mount(path) else { return Ok(None) };
+    if asked.request.method_name == b"TRACE" {
+        return Err(Halt::refused(405));
+    }
+    if let Some(plan) = by_rules(files, asked, site, path, query)? {
+        return Ok(Some(plan));
+    }
+    let credentials = asked.request.fields.only(Known::Authorization).and_then(authorization::basic);
+    let user = site.rules.auth(path).and(credentials).map(|basic| basic.user().to_vec());
+    let mut fields = Vec::new();
+    if let Some(headers) = site.rules.headers(path) {
+        fields.extend_from_slice(&headers.fields);
+        headers.vary.iter().for_each(|vary| push_field(&mut fields, "Vary", vary.as_bytes()));
+    }
+    let secure_fields = site.hsts.clone().filter(|_| asked.peer.secure);
+    let path = path.to_vec();
+    Err(Halt::Program(Box::new(Mounted { site: site.id, mount, path, user, fields, secure_fields })))
 }
 
 fn refused_entry(status: u16) -> Halt {

@@ -23,7 +23,7 @@ use super::compress::Undecoded;
 use super::entry::{Body, Coding, File, Origin, Representation, Target};
 use super::errors::status_of;
 use super::lookup::{Beneath, Fact, Given, Step};
-use super::represent::{self, Piece};
+use super::represent::Piece;
 use super::variants::{FOOTER_BYTES, Fingerprint, Footer};
 use crate::http::date;
 use crate::sys::Errno;
@@ -234,7 +234,7 @@ impl Forms {
         self.found.reused += usize::from(reused);
         self.found.pieces.push(piece);
         // A sidecar of something that does not compress is a download of its own.
-        if represent::is_compressible(&self.path) { self.try_coding(given, 0) } else { self.finish(given) }
+        if given.site.compressible.holds(&self.path) { self.try_coding(given, 0) } else { self.finish(given) }
     }
 
     fn try_coding(&mut self, given: &Given, index: usize) -> Next {

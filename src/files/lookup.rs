@@ -271,7 +271,7 @@ impl Lookup {
                 self.open(path)
             }
             // The site may ship it compressed only.
-            Errno::NOENT if represent::is_compressible(&path) => {
+            Errno::NOENT if self.given.site.compressible.holds(&path) => {
                 let (forms, next) = Forms::of_sidecars(&self.given, path);
                 self.follow(Box::new(forms), next)
             }

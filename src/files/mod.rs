@@ -18,6 +18,7 @@ mod answer;
 pub mod auth;
 pub mod cache;
 pub mod compress;
+pub mod compressible;
 pub mod decide;
 pub mod entry;
 pub mod errors;
@@ -104,6 +105,25 @@ pub enum Answer {
     Lookup(Question),
     /// Have this password verified, tell [`Files::verified`], then ask again.
     Verify(Credential),
+    /// Have a program answer.
+    Program(Box<Mounted>),
+}
+
+/// A request that a program answers, and may.
+#[derive(Debug)]
+pub struct Mounted {
+    /// Of which site.
+    pub site: SiteId,
+    /// Index in the site's mounts.
+    pub mount: u16,
+    /// The path, decoded and normalised.
+    pub path: Vec<u8>,
+    /// The user, where a password was asked for.
+    pub user: Option<Vec<u8>>,
+    /// Field lines that rules set for the path.
+    pub fields: Vec<u8>,
+    /// Ready-made fields of all the site's responses on secure connections.
+    pub secure_fields: Option<Rc<[u8]>>,
 }
 
 /// What is to be looked up: a decoded path of a site.

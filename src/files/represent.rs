@@ -81,31 +81,6 @@ fn etag(facts: &Facts, settled: bool, hash: Option<u128>) -> Box<str> {
     .into()
 }
 
-/// Whether a file of that name is worth compressing, and so might have sidecars.
-pub fn is_compressible(path: &[u8]) -> bool {
-    let media_type = media_types::of(path);
-    // Text says its charset, whatever its type is called.
-    media_type.ends_with("; charset=utf-8")
-        || media_type.starts_with("text/")
-        || ["+json", "+xml"].iter().any(|suffix| media_type.ends_with(suffix))
-        || COMPRESSIBLE.contains(&&*media_type)
-}
-
-/// What compresses well besides text: code, vectors and uncompressed pictures and fonts.
-const COMPRESSIBLE: [&str; 11] = [
-    "application/wasm",
-    "application/toml",
-    "application/yaml",
-    "application/vnd.ms-fontobject",
-    "application/x-javascript",
-    "font/otf",
-    "font/ttf",
-    "image/bmp",
-    "image/svg+xml",
-    "image/vnd.microsoft.icon",
-    "model/gltf-binary",
-];
-
 /// Puts the forms of a file together. `asked` is the path of the request, `own_path` that of the
 /// file where it is another; the first piece is the file itself, if that is there; `now` is in seconds
 /// since 1970.
@@ -119,7 +94,7 @@ pub fn file(site: &Site, asked: &[u8], own_path: Option<&[u8]>, pieces: Vec<Piec
     let guessed = media_types::of(path);
     let content_type = own_type.unwrap_or(&guessed);
     // Also where there is one form only: a cache that keeps it must not give it to others later.
-    let varies = pieces.len() > 1 || is_compressible(path);
+    let varies = pieces.len() > 1 || site.compressible.holds(path);
     let vary = vary(headers, if varies { &["Accept-Encoding"] } else { &[] });
     let modified = pieces.first().map_or(0, |piece| piece.facts.modified.seconds);
     let representations: Vec<_> = pieces

@@ -10,6 +10,7 @@ use std::rc::Rc;
 
 use hashbrown::HashMap;
 
+use super::compressible::Compressible;
 use super::entry::SiteId;
 use super::rules::Rules;
 use crate::config;
@@ -43,8 +44,13 @@ pub struct Site {
     pub hsts: Option<Rc<[u8]>>,
     /// Decoded paths of bodies for error statuses.
     pub error_pages: Vec<(u16, Vec<u8>)>,
+    /// Which of its files are worth compressing.
+    pub compressible: Compressible,
     /// Its rules.
     pub rules: Rules,
+    /// Paths that programs answer, longest first, each with a slash at either end, and their place in the
+    /// configuration.
+    mounts: Vec<(Box<[u8]>, u16)>,
 }
 
 impl Site {
@@ -73,14 +79,38 @@ impl Site {
                 field.into()
             }),
             error_pages: site.error_pages.iter().map(|(status, page)| (*status, path(page))).collect(),
+            compressible: Compressible::new(&site.types),
             rules: Rules::new(&site.rules),
+            mounts: mounts(site),
         }
+    }
+
+    /// Whether programs answer any of its paths.
+    pub fn has_mounts(&self) -> bool {
+        !self.mounts.is_empty()
+    }
+
+    /// The mount that answers a normalised path. `/a` without a slash belongs to `/a/`.
+    pub fn mount(&self, path: &[u8]) -> Option<u16> {
+        let answers = |mount: &[u8]| {
+            path.starts_with(mount)
+                || mount.strip_suffix(b"/").is_some_and(|mount| !mount.is_empty() && mount == path)
+        };
+        self.mounts.iter().find(|(mount, _)| answers(mount)).map(|(_, index)| *index)
     }
 
     /// The decoded path of the body for an error.
     pub fn error_page(&self, status: u16) -> Option<&[u8]> {
         self.error_pages.iter().find(|(own, _)| *own == status).map(|(_, path)| path.as_slice())
     }
+}
+
+fn mounts(site: &config::Site) -> Vec<(Box<[u8]>, u16)> {
+    let numbered = site.mounts.iter().zip(0..=u16::MAX);
+    let mut mounts: Vec<(Box<[u8]>, u16)> =
+        numbered.map(|(mount, index)| (mount.path.as_bytes().into(), index)).collect();
+    mounts.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
+    mounts
 }
 
 /// All sites.

@@ -38,6 +38,7 @@ pub fn site() -> config::Site {
         certificates: Vec::new(),
         rules: Vec::new(),
         mounts: Vec::new(),
+        types: Vec::new(),
         line: 1,
     }
 }
@@ -88,14 +89,7 @@ pub fn config(sites: Vec<config::Site>) -> Config {
         },
         tls: config::Tls { kernel: config::KernelTls::Off, tickets: None, ticket_keys: Vec::new() },
         metrics: None,
-        cache: config::Cache {
-            dir: None,
-            memory: 1 << 20,
-            max_file: 1000,
-            revalidate: Duration::from_secs(1),
-            encodings: vec![config::Encoding::Brotli, config::Encoding::Zstd, config::Encoding::Gzip],
-            min_size: 20,
-        },
+        cache: config::Cache { memory: 1 << 20, max_file: 1000, min_size: 20, ..config::Cache::default() },
         listen: Vec::new(),
         sites,
         warnings: Vec::new(),
@@ -170,6 +164,7 @@ impl Bench {
                     assert!(!found.iter().any(|(known, _)| *known == question), "asked twice");
                     found.push((question, entry));
                 }
+                Answer::Program(mounted) => panic!("nothing is mounted here: {mounted:?}"),
                 Answer::Verify(credential) => {
                     self.verified += 1;
                     self.files.verified(credential.key, self.right, self.clock);

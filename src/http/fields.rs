@@ -182,6 +182,11 @@ impl<'a> Fields<'a> {
         Iter { rest: self.section }
     }
 
+    /// The checked text of them all: lines, each ended by LF or CRLF.
+    pub fn section(&self) -> &'a [u8] {
+        self.section
+    }
+
     /// The fields of a complete section: lines "name: value", each ended by LF or CRLF. `None` where
     /// a line is not one, or where there are too many.
     pub fn of_section(section: &'a [u8]) -> Option<Fields<'a>> {

@@ -52,6 +52,7 @@ pub fn render(status: &Status) -> String {
     text.workers(status);
     text.tls(status);
     text.features(status);
+    text.gauge("cache_limit_bytes", "How much of bodies and heads may be in memory.", status.cache_memory);
     text.counters(status);
     text.latency(status);
     text.0
@@ -130,18 +131,25 @@ impl Text {
     }
 
     fn counters(&mut self, status: &Status) {
-        let mut last = String::new();
+        // All samples of a metric stand together, wherever its counters stand.
+        let mut families: Vec<(String, Vec<(&Description, &str)>)> = Vec::new();
         for known in COUNTERS.iter().filter(|known| known.kind != Kind::Bits) {
             let (name, labels) = metric(known);
-            if name != last {
-                let help = HELP.iter().find(|(of, _)| *of == name).map_or(known.help, |(_, help)| help);
-                self.family(&name, if known.kind == Kind::Gauge { "gauge" } else { "counter" }, help);
+            match families.iter_mut().find(|(family, _)| *family == name) {
+                Some((_, members)) => members.push((known, labels)),
+                None => families.push((name, vec![(known, labels)])),
             }
-            match status.counter(known.counter) {
-                micros if known.kind == Kind::Time => self.sample(&name, labels, seconds(micros)),
-                value => self.sample(&name, labels, value),
+        }
+        for (name, members) in &families {
+            let Some((first, _)) = members.first() else { continue };
+            let help = HELP.iter().find(|(of, _)| of == name).map_or(first.help, |(_, help)| help);
+            self.family(name, if first.kind == Kind::Gauge { "gauge" } else { "counter" }, help);
+            for (known, labels) in members {
+                match status.counter(known.counter) {
+                    micros if known.kind == Kind::Time => self.sample(name, labels, seconds(micros)),
+                    value => self.sample(name, labels, value),
+                }
             }
-            last = name;
         }
     }
 
@@ -312,6 +320,32 @@ mod tests {
             let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
             assert!(name.starts_with("httpd_") && name.chars().all(is_plain), "{name}");
             assert_eq!(name.ends_with("_total"), kind == "counter", "{name} is a {kind}");
+        }
+    }
+
+    /// The dashboard asks for nothing that is not there.
+    #[test]
+    fn the_dashboard_names_metrics_that_exist() {
+        let text = render(&status());
+        let dashboard = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/grafana/httpd.json"));
+        let dashboard: Value = serde_json::from_str(dashboard).expect("JSON");
+        let panels = dashboard["panels"].as_array().expect("panels");
+        let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().expect("targets"));
+        let mut asked: Vec<&str> = targets.map(|target| target["expr"].as_str().expect("a query")).collect();
+        asked.push(dashboard["templating"]["list"][1]["query"]["query"].as_str().expect("a query"));
+        let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let words = asked.iter().flat_map(|query| query.split(|c| !is_of_name(c)));
+        let names: HashSet<&str> = words.filter(|word| word.starts_with("httpd_")).collect();
+        assert!(names.len() > 15, "{names:?}");
+        for name in names {
+            let is_there =
+                |line: &str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
+            assert!(text.lines().any(is_there), "{name} is not told");
+        }
+        let labels =
+            asked.iter().flat_map(|query| query.split(['{', ',']).filter(|part| part.contains("=\"")));
+        for label in labels.map(|label| label.split('}').next().unwrap_or_default()) {
+            assert!(text.contains(label.trim()), "{label} is nowhere");
         }
     }
 

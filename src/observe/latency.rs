@@ -79,6 +79,15 @@ impl Histogram {
         Self { count, sum: cell(sum_cell(class)) / 1000, buckets }
     }
 
+    /// The cells that hold it as that of a class, and what they hold. A bucket that is none of ours is left out.
+    pub fn cells(&self, class: usize) -> impl Iterator<Item = (usize, u64)> {
+        let cell = move |&(upper, count): &(Option<u64>, u64)| {
+            let bucket = (0..=BOUNDED).find(|bucket| bound(*bucket) == upper)?;
+            Some((class * WIDTH + bucket, count))
+        };
+        self.buckets.iter().filter_map(cell).chain([(sum_cell(class), self.sum.saturating_mul(1000))])
+    }
+
     /// How many took at most as long as the bound of this bucket.
     pub fn at_most(&self, bucket: usize) -> u64 {
         let bound = bound(bucket).unwrap_or(u64::MAX);

@@ -8,3 +8,4 @@ pub mod latency;
 pub mod log;
 pub mod names;
 pub mod status;
+pub mod table;

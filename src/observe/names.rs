@@ -72,6 +72,10 @@ counters! {
     TimedOut          Total "connections_timed_out"   "Connections ended by a deadline other than the idle one."
     LeasesStarved     Total "leases_starved"          "How often a receive found no free buffer."
     LogLinesLost      Total "log_lines_lost"          "Access log lines that could not be written."
+    ProgramsAsked     Total "programs_asked"          "Programs the spawner was asked to start."
+    ProgramsTurnedAway Total "programs_turned_away"   "Requests for programs refused because too many ran and waited."
+    ProgramsFailed    Total "programs_failed"         "Programs whose answer was none, or not whole."
+    ProgramsWaiting   Gauge "programs_waiting"        "Requests that wait for their program's turn."
     CacheHits         Total "cache_hits"              "Lookups answered from the cache."
     CacheMisses       Total "cache_misses"            "Lookups that asked the file system."
     CacheEvicted      Total "cache_evicted"           "Entries the cache let go of for want of memory."
@@ -83,6 +87,21 @@ counters! {
     HandshakesFailed  Total "handshakes_failed"       "TLS handshakes that failed."
     KernelTlsOn       Total "kernel_tls_on"           "Sessions whose encryption was handed to the kernel."
     KernelTlsRefused  Total "kernel_tls_refused"      "Hand-overs of encryption that the kernel refused."
+    PrecompressRunning     Gauge "precompress_running"      "1 while files are being looked for or compressed."
+    PrecompressPasses      Total "precompress_passes"       "How often files were looked for."
+    PrecompressSources     Gauge "precompress_files"        "Files worth compressing when all were last looked for."
+    PrecompressPending     Gauge "precompress_pending"      "Files still to be compressed."
+    PrecompressSkipped     Total "precompress_skipped"      "Files and directories that could not be read."
+    VariantsBrotli         Total "variants_br"              "Brotli variants made."
+    VariantsBrotliBefore   Total "variants_br_before"       "Bytes of their sources."
+    VariantsBrotliAfter    Total "variants_br_after"        "Bytes of them."
+    VariantsZstd           Total "variants_zstd"            "Zstandard variants made."
+    VariantsZstdBefore     Total "variants_zstd_before"     "Bytes of their sources."
+    VariantsZstdAfter      Total "variants_zstd_after"      "Bytes of them."
+    VariantsGzip           Total "variants_gzip"            "Gzip variants made."
+    VariantsGzipBefore     Total "variants_gzip_before"     "Bytes of their sources."
+    VariantsGzipAfter      Total "variants_gzip_after"      "Bytes of them."
+    VariantsCollected      Total "variants_collected"       "Variants removed because nothing needed them any more."
     RingFeatures      Bits  "ring_features"           "What the worker's ring can do."
     CqOverflows       Total "completion_overflows"    "How often the completion queue overflowed."
     ProgramsStarted   Total "programs_started"        "Programs started."
@@ -93,6 +112,14 @@ counters! {
 
 /// The meaning of the bits of [`Counter::RingFeatures`], from bit 0 up: those of `ring::probe::Features`.
 pub const RING_FEATURES: &[&str] = &["buffer-ring", "no-iowait", "restrictions", "cachestat"];
+
+/// What it means to be without each of them, in the same order.
+pub const RING_EFFECTS: &[&str] = &[
+    "a receive is two system calls (Linux 5.19, or refused by this kernel)",
+    "idle cores are shown as waiting for a disk, which is harmless (Linux 6.15)",
+    "who takes over a worker may ask more of the ring (Linux 5.10, or refused by this kernel)",
+    "whether a file is in memory is judged by its last page (Linux 6.5)",
+];
 
 /// Where the histograms begin: at the end, so that a new counter moves none of them.
 const LATENCY_AT: usize = CELLS - latency::CELLS;
@@ -194,7 +221,7 @@ mod tests {
             assert_eq!(description.counter as usize, index);
             assert!(names.insert(description.name), "{} twice", description.name);
         }
-        assert!(RING_FEATURES.len() <= 64);
+        assert!(RING_FEATURES.len() <= 64 && RING_FEATURES.len() == RING_EFFECTS.len());
     }
 
     #[test]

@@ -1,15 +1,13 @@
-//! What `httpd status` shows: the answer of the control socket as a value, and as text for people. Pure.
+//! What the supervisor tells of itself: the answer of the control socket as a value. Pure.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Write as _};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::calendar::Moment;
 use super::latency::{self, Histogram};
-use super::names::{COUNTERS, Counter, Counters, Kind, ring_features};
+use super::names::{COUNTERS, Counter, Counters, Description, Kind, ring_features};
 
 /// Everything the supervisor knows of itself and its workers.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -41,8 +39,13 @@ pub struct Status {
     pub counters: BTreeMap<String, u64>,
     /// How long responses took, by class of status, those of processes that are gone included.
     pub latency: BTreeMap<String, Histogram>,
+    /// How much `cache_bytes` may become.
+    pub cache_memory: u64,
     /// What the workers' rings can do.
     pub ring_features: Vec<String>,
+    /// What happened in a second between two looks; only told by `httpd status --watch --json`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rates: Option<Rates>,
     /// What else there is to know: certificates, kernel TLS.
     #[serde(flatten)]
     pub more: BTreeMap<String, Value>,
@@ -97,6 +100,8 @@ pub struct Worker {
     pub connections: u64,
     /// Requests so far.
     pub requests: u64,
+    /// Bytes sent so far.
+    pub bytes_sent: u64,
 }
 
 /// A process beside the workers.
@@ -114,6 +119,37 @@ pub struct Companion {
     pub uptime: u64,
     /// How often its predecessors died.
     pub restarts: u32,
+}
+
+/// What happened in a second, between two looks.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Rates {
+    /// How many seconds were between the looks.
+    pub seconds: f64,
+    /// What each counter gained that only grows.
+    pub counters: BTreeMap<String, f64>,
+}
+
+impl Rates {
+    /// From the earlier of two statuses to the later.
+    pub fn between(before: &Status, now: &Status, ago: Duration) -> Self {
+        let seconds = ago.as_secs_f64();
+        let grows = COUNTERS.iter().filter(|known| matches!(known.kind, Kind::Total | Kind::Time));
+        let rate = |known: &Description| {
+            let gained = now.counter(known.counter).saturating_sub(before.counter(known.counter));
+            (known.name.to_owned(), if seconds > 0.0 { gained as f64 / seconds } else { 0.0 })
+        };
+        Self { seconds, counters: grows.map(rate).collect() }
+    }
+}
+
+/// What one program leaves to the next of its sums: by name, since the next one may count more or less.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Carried {
+    counters: BTreeMap<String, u64>,
+    latency: BTreeMap<String, Histogram>,
 }
 
 /// Sums of counters, over processes alive and gone.
@@ -147,6 +183,27 @@ impl Sums {
         }
     }
 
+    /// What was done so far, in a form that another version of the program understands.
+    pub fn carried(&self) -> Carried {
+        let grows = COUNTERS.iter().filter(|known| matches!(known.kind, Kind::Total | Kind::Time));
+        let value = |known: &Description| self.counters.get(known.name).copied().unwrap_or_default();
+        let counters = grows.map(|known| (known.name.to_owned(), value(known))).collect();
+        Carried { counters, latency: self.latency() }
+    }
+
+    /// Adds what was done before. What this version does not count is left out.
+    pub fn carry(&mut self, carried: &Carried) {
+        for known in COUNTERS.iter().filter(|known| matches!(known.kind, Kind::Total | Kind::Time)) {
+            let sum = self.counters.entry(known.name).or_default();
+            *sum = sum.wrapping_add(carried.counters.get(known.name).copied().unwrap_or_default());
+        }
+        for (class, name) in latency::CLASSES.iter().enumerate() {
+            for (at, amount) in carried.latency.get(*name).into_iter().flat_map(|all| all.cells(class)) {
+                self.latency[at] = self.latency[at].wrapping_add(amount);
+            }
+        }
+    }
+
     /// The names of the features all workers' rings have together.
     pub fn ring_features(&self) -> Vec<String> {
         let bits = self.counters.get(name(Counter::RingFeatures)).copied().unwrap_or_default();
@@ -165,7 +222,7 @@ impl Sums {
 
     /// By name, without sets of bits.
     pub fn by_name(&self) -> BTreeMap<String, u64> {
-        let is_number = |description: &&super::names::Description| description.kind != Kind::Bits;
+        let is_number = |description: &&Description| description.kind != Kind::Bits;
         let value = |name| self.counters.get(name).copied().unwrap_or_default();
         COUNTERS.iter().filter(is_number).map(|known| (known.name.to_owned(), value(known.name))).collect()
     }
@@ -179,155 +236,6 @@ impl Status {
     /// A counter's sum.
     pub fn counter(&self, counter: Counter) -> u64 {
         self.counters.get(name(counter)).copied().unwrap_or_default()
-    }
-}
-
-/// A status as people like to read it, with rates from an earlier one where there is one.
-#[derive(Debug)]
-pub struct Table<'a> {
-    /// What to show.
-    pub status: &'a Status,
-    /// An earlier status of the same supervisor, and how long before.
-    pub before: Option<(&'a Status, Duration)>,
-}
-
-impl fmt::Display for Table<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let status = self.status;
-        writeln!(
-            out,
-            "httpd {} {} (pid {}), up {}, generation {}",
-            status.version,
-            status.state,
-            status.pid,
-            Span(status.uptime),
-            status.generation
-        )?;
-        match &status.last_reload {
-            None => {}
-            Some(Reload { succeeded: true, .. }) => writeln!(out, "last reload: succeeded")?,
-            Some(Reload { reason, .. }) => {
-                writeln!(out, "last reload: failed, the generation before goes on")?;
-                for line in reason.iter().flat_map(|reason| reason.lines()) {
-                    writeln!(out, "    {line}")?;
-                }
-            }
-        }
-        writeln!(out, "\nlisteners")?;
-        for Listener { url, sockets, origin, .. } in &status.listeners {
-            write!(out, "    {url}, {sockets} socket{}", if *sockets == 1 { "" } else { "s" })?;
-            match origin.as_str() {
-                "httpd" => writeln!(out)?,
-                other => writeln!(out, ", from {other}")?,
-            }
-        }
-        self.workers(out)?;
-        self.traffic(out)?;
-        if !status.ring_features.is_empty() {
-            writeln!(out, "\nring: {}", status.ring_features.join(", "))?;
-        }
-        for (name, value) in &status.more {
-            match value {
-                Value::Array(certificates) if name == "certificates" => {
-                    writeln!(out, "\ncertificates")?;
-                    certificates.iter().try_for_each(|value| writeln!(out, "    {}", Certificate(value)))?;
-                }
-                Value::Object(members) => {
-                    write!(out, "{name}:")?;
-                    members.iter().try_for_each(|(name, value)| write!(out, " {name} {value}"))?;
-                    writeln!(out)?;
-                }
-                value => writeln!(out, "{name}: {value}")?,
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Table<'_> {
-    fn workers(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let heads = ["gen", "worker", "pid", "core", "state", "up", "restarts", "connections", "requests"];
-        let optional = |value: Option<u32>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
-        let mut rows = vec![heads.map(str::to_owned)];
-        rows.extend(self.status.workers.iter().map(|worker| {
-            [
-                worker.generation.to_string(),
-                worker.index.to_string(),
-                optional(worker.pid),
-                optional(worker.core),
-                worker.state.clone(),
-                Span(worker.uptime).to_string(),
-                worker.restarts.to_string(),
-                worker.connections.to_string(),
-                worker.requests.to_string(),
-            ]
-        }));
-        let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or_default();
-        let widths: [usize; 9] = std::array::from_fn(width);
-        writeln!(out, "\nworkers")?;
-        for row in &rows {
-            let mut line = String::from("   ");
-            for (cell, width) in row.iter().zip(widths) {
-                write!(line, " {cell:>width$} ")?;
-            }
-            writeln!(out, "{}", line.trim_end())?;
-        }
-        Ok(())
-    }
-
-    fn traffic(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(out, "\ncounters")?;
-        for known in COUNTERS.iter().filter(|known| known.kind != Kind::Bits) {
-            let value = self.status.counter(known.counter);
-            // What never happened is left out, but for the figures everybody looks for first.
-            let always = [Counter::Accepted, Counter::Active, Counter::Requests, Counter::BytesSent];
-            if value == 0 && !always.contains(&known.counter) {
-                continue;
-            }
-            write!(out, "    {:<24}{value:>16}", known.name)?;
-            match self.rate(known.counter).filter(|_| known.kind != Kind::Gauge) {
-                Some(rate) => writeln!(out, "{rate:>14.1}/s")?,
-                None => writeln!(out)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn rate(&self, counter: Counter) -> Option<f64> {
-        let (before, ago) = self.before?;
-        let gained = self.status.counter(counter).wrapping_sub(before.counter(counter));
-        (!ago.is_zero()).then(|| gained as f64 / ago.as_secs_f64())
-    }
-}
-
-/// A certificate in one line.
-struct Certificate<'a>(&'a Value);
-
-impl fmt::Display for Certificate<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = |name| self.0[name].as_str().unwrap_or("-");
-        let names = self.0["names"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        write!(out, "{}: {}", text("site"), names.collect::<Vec<_>>().join(" "))?;
-        write!(out, "; {}, by {}", text("key"), text("issuer"))?;
-        match self.0["not_after"].as_u64() {
-            Some(end) => write!(out, ", until {}", Moment::from(UNIX_EPOCH + Duration::from_secs(end))),
-            None => Ok(()),
-        }
-    }
-}
-
-/// Seconds in their two largest units.
-struct Span(u64);
-
-impl fmt::Display for Span {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = match self.0 {
-            seconds @ ..60 => format!("{seconds}s"),
-            seconds @ ..3600 => format!("{}m{}s", seconds / 60, seconds % 60),
-            seconds @ ..86_400 => format!("{}h{}m", seconds / 3600, seconds / 60 % 60),
-            seconds => format!("{}d{}h", seconds / 86_400, seconds / 3600 % 24),
-        };
-        out.pad(&text)
     }
 }
 
@@ -383,6 +291,35 @@ mod tests {
     }
 
     #[test]
+    fn what_is_carried_over_is_added_to_what_is_done_since() {
+        let counters = Counters::new().unwrap();
+        counters.add(Counter::Requests, 7);
+        counters.set(Counter::Active, 3);
+        counters.add_latency(0, 2, Duration::from_micros(20));
+        counters.add_latency(3, 1, Duration::from_secs(100));
+        let mut sums = Sums::default();
+        sums.add(&counters, false);
+        let text = serde_json::to_string(&sums.carried()).unwrap();
+        let mut next = Sums::default();
+        next.carry(&serde_json::from_str(&text).unwrap());
+        next.add(&counters, false);
+        let by_name = next.by_name();
+        assert_eq!((by_name["requests"], by_name["connections_active"]), (14, 3));
+        assert_eq!(next.latency()["2xx"].buckets, [(Some(24), 4)]);
+        assert_eq!(
+            (next.latency()["2xx"].sum, next.latency()["5xx"].buckets.as_slice()),
+            (80, &[(None, 2)][..])
+        );
+        // Of another version, or not there at all.
+        next.carry(
+            &serde_json::from_str(r#"{"counters":{"gone":1},"latency":{"2xx":{"buckets":[[25,1]]}}}"#)
+                .unwrap(),
+        );
+        next.carry(&Carried::default());
+        assert_eq!(next.by_name(), by_name);
+    }
+
+    #[test]
     fn json_can_be_read_back_also_when_it_says_more_or_less() {
         let mut status = status();
         status.more.insert("gateway".into(), serde_json::json!({ "scripts": 3 }));
@@ -390,29 +327,5 @@ mod tests {
         assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), status);
         let less: Status = serde_json::from_str(r#"{"pid": 9, "unheard_of": true}"#).unwrap();
         assert_eq!((less.pid, less.more.len()), (9, 1));
-    }
-
-    #[test]
-    fn the_table_shows_state_reasons_and_rates() {
-        let (before, mut status) = (Status { counters: BTreeMap::new(), ..status() }, status());
-        let certificate = serde_json::json!({
-            "site": "default", "names": ["a.example", "b.example"], "key": "ECDSA P-256",
-            "issuer": "CN=ca", "not_after": 86_400,
-        });
-        status.more.insert("certificates".into(), vec![certificate].into());
-        let table = Table { status: &status, before: Some((&before, Duration::from_secs(2))) }.to_string();
-        for expected in [
-            "httpd 0.1.0 serving (pid 1), up 1h1m, generation 2\n",
-            "last reload: failed, the generation before goes on\n    bad\n    worse\n",
-            "    http://127.0.0.1:8080, 2 sockets, from activation\n",
-            "    gen  worker  pid  core    state  up  restarts  connections  requests\n",
-            "      2       0   77     -  serving  0s         0            0         0\n",
-            "    requests                              15           7.5/s\n",
-            "\nring: buffer-ring\n",
-            "    default: a.example b.example; ECDSA P-256, by CN=ca, until 1970-01-02T00:00:00.000Z\n",
-        ] {
-            assert!(table.contains(expected), "{expected:?} is not in\n{table}");
-        }
-        assert!(!table.contains("cache_hits"));
     }
 }

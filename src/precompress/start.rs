@@ -1,10 +1,13 @@
 //! All the precompressor is given at birth.
 
+use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::rc::Rc;
 
 use crate::config::Config;
 use crate::observe::names::Counters;
+use crate::sys::Error;
 use crate::sys::process::User;
 
 /// What the precompressor is given. It is forked without exec when a generation begins to serve, and told
@@ -30,3 +33,31 @@ pub struct Start {
 
 /// The order to leave everything as it is and to exit with success.
 pub const STOP: &[u8] = b"S";
+
+/// The note that the first pass is over, whatever came of it.
+pub const READY: &[u8] = b"R";
+
+/// The note that it cannot work, and why, sent before it ends with failure.
+pub fn failed(reason: &str) -> Vec<u8> {
+    let mut note = format!("F{reason}").into_bytes();
+    note.truncate(4096);
+    note
+}
+
+/// Makes the cache directory where there is none, and gives it to whoever will write to it. One that holds
+/// something already is left as it is: it may be anything.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn prepare(directory: &Path, user: Option<&User>) -> Result<(), Error> {
+    let refused = |error: io::Error| {
+        Error::from_io("make the cache directory", directory.display().to_string(), &error)
+    };
+    super::store::make_directories(directory).map_err(refused)?;
+    let Some(user) = user else { return Ok(()) };
+    let is_empty = std::fs::read_dir(directory).map_err(refused)?.next().is_none();
+    if is_empty {
+        std::os::unix::fs::chown(directory, Some(user.uid), Some(user.gid)).map_err(refused)?;
+    }
+    Ok(())
+}

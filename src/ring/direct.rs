@@ -3,24 +3,32 @@
 //! no operation there that would not cost a kernel thread.
 
 use std::ffi::{CStr, CString};
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, Shutdown, SocketFlags};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, Shutdown, SocketFlags,
+};
 
+use super::Stream;
 use crate::sys::Errno;
 use crate::sys::fds::Fd;
-use crate::sys::file::{Facts, Kind, Stamp, Symlinks};
+use crate::sys::file::{Facts, Symlinks};
+use crate::sys::tree::{facts_of, resolve_flags};
 
 /// O_NONBLOCK, so that a fifo does not wait for its writer; O_NOCTTY, so that a terminal does not
 /// become ours.
 pub(super) const OPEN_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+
+/// Descriptors that go along with a note: a program's input and output.
+const DESCRIPTORS_MAX: usize = 2;
 
 /// Lends a descriptor's number to a call.
 pub(super) fn borrow(fd: Fd) -> BorrowedFd<'static> {
@@ -34,18 +42,6 @@ pub(super) fn borrow(fd: Fd) -> BorrowedFd<'static> {
 pub(super) fn close(fd: Fd) {
     // SAFETY: the number comes from a buried `Descriptor`, which was its only owner.
     drop(unsafe { OwnedFd::from_raw_fd(fd.0) });
-}
-
-/// How openat2(2) treats symlinks. Magic links (/proc/self/fd/3) lead around every boundary, so they
-/// are refused throughout.
-pub(super) const fn resolve_flags(symlinks: Symlinks) -> ResolveFlags {
-    match symlinks {
-        Symlinks::Beneath => ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS),
-        Symlinks::Never => {
-            ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_SYMLINKS)
-        }
-        Symlinks::Anywhere => ResolveFlags::NO_MAGICLINKS,
-    }
 }
 
 pub(super) fn open_cached(dir: Fd, path: &CString, symlinks: Symlinks) -> Result<Fd, Errno> {
@@ -62,26 +58,6 @@ pub(super) fn open_root(path: &Path) -> Result<Fd, Errno> {
 
 pub(super) fn facts(file: Fd) -> Result<Facts, Errno> {
     Ok(facts_of(&rustix::fs::fstat(borrow(file))?))
-}
-
-/// The part of fstat(2) that matters. Types of the fields differ among architectures.
-#[allow(clippy::unnecessary_cast, clippy::useless_conversion)]
-pub(super) fn facts_of(stat: &Stat) -> Facts {
-    let kind = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => Kind::File,
-        FileType::Directory => Kind::Directory,
-        _ => Kind::Special,
-    };
-    let stamp =
-        |seconds, nanoseconds| Stamp { seconds, nanoseconds: u32::try_from(nanoseconds).unwrap_or_default() };
-    Facts {
-        kind,
-        device: stat.st_dev as u64,
-        inode: stat.st_ino as u64,
-        size: u64::try_from(stat.st_size).unwrap_or_default(),
-        modified: stamp(stat.st_mtime as i64, stat.st_mtime_nsec as u64),
-        changed: stamp(stat.st_ctime as i64, stat.st_ctime_nsec as u64),
-    }
 }
 
 /// Reads what the page cache has.
@@ -225,6 +201,35 @@ pub(super) fn note(channel: Fd, into: &mut [u8]) -> Result<(usize, Option<Fd>), 
         }
     }
     Ok((message.bytes, came.map(|descriptor: OwnedFd| Fd(descriptor.into_raw_fd()))))
+}
+
+pub(super) fn send_note(channel: Fd, note: &[u8], descriptors: &[Fd]) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let mut lent = [borrow(channel); DESCRIPTORS_MAX];
+    let lent = &mut lent[..descriptors.len()];
+    lent.iter_mut().zip(descriptors).for_each(|(place, fd)| *place = borrow(*fd));
+    if !lent.is_empty() {
+        let fits = control.push(SendAncillaryMessage::ScmRights(lent));
+        assert!(fits, "the space was made for as many descriptors");
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::net::sendmsg(borrow(channel), &[IoSlice::new(note)], &mut control, flags).map(drop)
+}
+
+/// Our end and the program's. Each end has a description of its own, so that only ours does not block.
+pub(super) fn pipe(stream: Stream) -> Result<(Fd, Fd), Errno> {
+    let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let (ours, theirs) = match stream {
+        Stream::Input => (writer, reader),
+        Stream::Output => (reader, writer),
+    };
+    rustix::fs::fcntl_setfl(&ours, OFlags::NONBLOCK)?;
+    Ok((Fd(ours.into_raw_fd()), Fd(theirs.into_raw_fd())))
+}
+
+pub(super) fn read_pipe(pipe: Fd, into: &mut Vec<u8>) -> Result<usize, Errno> {
+    rustix::io::read(borrow(pipe), rustix::buffer::spare_capacity(into))
 }
 
 pub(super) fn install_tls(socket: Fd, info: &[u8]) -> Result<(), Errno> {

@@ -66,7 +66,7 @@ pub enum Op {
     /// Gives `head` back as [`Payload::Memory`]. `more`: another send follows at once
     /// (MSG_MORE); every chain ends with one that says `false`.
     Send { socket: Fd, head: Vec<u8>, from: usize, body: Option<Slice>, more: bool },
-    /// Complete once the socket takes more bytes.
+    /// Complete once the socket, or pipe, takes more bytes, or its other end is gone.
     Writable { socket: Fd },
     /// Complete once the descriptor has something to read or its other end is gone.
     Readable { fd: Fd },
@@ -158,6 +158,24 @@ pub enum Payload {
     Memory(Vec<u8>),
     /// What a job found.
     Done(Done),
+}
+
+/// A stream between a worker and a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stream {
+    /// The worker writes what the program reads.
+    Input,
+    /// The worker reads what the program writes.
+    Output,
+}
+
+/// A pipe between a worker and a program.
+#[derive(Debug)]
+pub struct Pipe {
+    /// The worker's end, which never blocks.
+    pub ours: Descriptor,
+    /// The program's end, which does, as programs expect.
+    pub theirs: Descriptor,
 }
 
 /// Received bytes in a buffer of the ring. Must be given back with [`Ring::release`].
@@ -281,6 +299,34 @@ pub trait Ring {
     /// # Errors
     /// EAGAIN when there is none; a note of 0 bytes says that the supervisor is gone.
     fn note(&mut self, channel: Fd, into: &mut [u8]) -> Result<(usize, Option<Descriptor>), Errno>;
+
+    /// Sends one note over a SEQPACKET socket, whole or not at all, with duplicates of the descriptors.
+    ///
+    /// # Errors
+    /// EAGAIN when the socket is full, and those of sendmsg(2).
+    fn send_note(&mut self, channel: Fd, note: &[u8], descriptors: &[Fd]) -> Result<(), Errno>;
+
+    /// Makes a pipe for a program.
+    ///
+    /// # Errors
+    /// Those of pipe2(2) and fcntl(2).
+    fn pipe(&mut self, stream: Stream) -> Result<Pipe, Errno>;
+
+    /// Reads from a pipe into the spare capacity of `into`, of which there is some; 0 is the end.
+    ///
+    /// Pipes are waited for by [`Op::Readable`] and [`Op::Writable`] and moved by direct calls, because an
+    /// operation that waits for a pipe takes a kernel thread before Linux 6.4, and one that does not wait
+    /// is no cheaper than the call.
+    ///
+    /// # Errors
+    /// EAGAIN when there is nothing, and those of read(2).
+    fn read_pipe(&mut self, pipe: Fd, into: &mut Vec<u8>) -> Result<usize, Errno>;
+
+    /// Writes to a pipe what fits.
+    ///
+    /// # Errors
+    /// EAGAIN when it is full, EPIPE when nobody reads, and those of write(2).
+    fn write_pipe(&mut self, pipe: Fd, bytes: &[u8]) -> Result<usize, Errno>;
 
     /// Hands encryption of what is sent from now on to the kernel. `info` is the kernel's
     /// `tls12_crypto_info_*` structure. Nothing may be in flight on the socket.

@@ -23,7 +23,7 @@ use super::inflight::{InFlight, Lent, Table};
 use super::memory::{GROUP, Leases, Message};
 use super::probe::{Failure, Features};
 pub use super::setup::Options;
-use super::{CString, Clock, Completion, Lease, Op, Payload, Ring, Token, direct, setup};
+use super::{CString, Clock, Completion, Lease, Op, Payload, Pipe, Ring, Stream, Token, direct, setup};
 use crate::sys::bytes::Slice;
 use crate::sys::fds::{Descriptor, Fd, Graveyard};
 use crate::sys::file::{Facts, Symlinks};
@@ -72,7 +72,9 @@ static HOW: [OpenHow; 3] =
     [open_how(Symlinks::Beneath), open_how(Symlinks::Never), open_how(Symlinks::Anywhere)];
 
 const fn open_how(symlinks: Symlinks) -> OpenHow {
-    OpenHow::new().flags(direct::OPEN_FLAGS.bits() as u64).resolve(direct::resolve_flags(symlinks).bits())
+    OpenHow::new()
+        .flags(direct::OPEN_FLAGS.bits() as u64)
+        .resolve(crate::sys::tree::resolve_flags(symlinks).bits())
 }
 
 /// The kernel's reason in an [`io::Error`].
@@ -265,6 +267,24 @@ impl Ring for Uring {
     fn note(&mut self, channel: Fd, into: &mut [u8]) -> Result<(usize, Option<Descriptor>), Errno> {
         let (length, came) = direct::note(channel, into)?;
         Ok((length, came.map(|fd| Descriptor::new(fd, &self.graveyard))))
+    }
+
+    fn send_note(&mut self, channel: Fd, note: &[u8], descriptors: &[Fd]) -> Result<(), Errno> {
+        direct::send_note(channel, note, descriptors)
+    }
+
+    fn pipe(&mut self, stream: Stream) -> Result<Pipe, Errno> {
+        let (ours, theirs) = direct::pipe(stream)?;
+        let own = |fd| Descriptor::new(fd, &self.graveyard);
+        Ok(Pipe { ours: own(ours), theirs: own(theirs) })
+    }
+
+    fn read_pipe(&mut self, pipe: Fd, into: &mut Vec<u8>) -> Result<usize, Errno> {
+        direct::read_pipe(pipe, into)
+    }
+
+    fn write_pipe(&mut self, pipe: Fd, bytes: &[u8]) -> Result<usize, Errno> {
+        rustix::io::write(direct::borrow(pipe), bytes)
     }
 
     fn install_tls(&mut self, socket: Fd, info: &[u8]) -> Result<(), Errno> {

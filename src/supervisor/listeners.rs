@@ -331,7 +331,8 @@ fn text(address: &Address) -> String {
     }
 }
 
-fn url(address: &Address, tls: bool) -> String {
+/// What a client would be given.
+pub fn url(address: &Address, tls: bool) -> String {
     match address {
         Address::Tcp(address) => format!("{}://{address}", if tls { "https" } else { "http" }),
         Address::Unix(_) => text(address),

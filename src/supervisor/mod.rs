@@ -6,6 +6,7 @@
 //! single-threaded for life; it serves nobody itself and never waits for anybody but the kernel.
 
 mod activation;
+mod ask;
 mod attend;
 mod companions;
 mod confinement;
@@ -51,9 +52,9 @@ use notify::Notify;
 use secure::Secure;
 use store::Store;
 
+pub use ask::{Show, status};
 pub use attend::{Program, Programs};
 pub use secure::check;
-pub use view::status;
 
 /// Serves `config` until told to stop; reads `source` anew on every reload.
 pub fn run(source: Source, config: Config) -> ExitCode {
@@ -65,7 +66,7 @@ pub fn run(source: Source, config: Config) -> ExitCode {
             is_wanted: crate::gateway::spawner::is_wanted,
             live: crate::gateway::spawner::run,
         },
-        precompressor: Program { is_wanted: |_| false, live: |_| ExitCode::SUCCESS },
+        precompressor: Program { is_wanted: crate::precompress::is_wanted, live: crate::precompress::run },
         metrics: Program { is_wanted: |config| config.metrics.is_some(), live: crate::metrics::run },
     };
     run_with(load, config, programs)
@@ -117,6 +118,8 @@ struct Supervisor {
     /// What processes did that are gone.
     gone: Sums,
     health: Health,
+    /// Whether it was said what runs here.
+    introduced: bool,
     cores: Vec<u32>,
     began: Instant,
     /// The same, in seconds since 1970.
@@ -179,6 +182,7 @@ impl Supervisor {
             last_reload: None,
             gone: Sums::default(),
             health: Health::new().map_err(|error| error.to_string())?,
+            introduced: false,
             cores: process::cores(),
             began: now,
             started: now_in_seconds(),
@@ -431,6 +435,7 @@ impl Supervisor {
             metrics: self.metrics_listener(&config).map_err(|error| error.to_string())?,
             config: Rc::new(config),
         };
+        prepare_cache(&generation);
         self.listeners.open(&generation.config).map_err(|error| error.to_string())?;
         confinement::tell_readable(&generation.config);
         let event =
@@ -506,6 +511,9 @@ impl Supervisor {
         if id > 1 {
             self.last_reload = Some(Reload { succeeded: true, at: now_in_seconds(), reason: None });
         }
+        if !std::mem::replace(&mut self.introduced, true) {
+            self.introduction(&config).iter().for_each(|line| tracing::info!("{line}"));
+        }
         let line = self.serving_line(&config);
         tracing::info!("{line}");
         self.notify.ready(&line);
@@ -578,6 +586,16 @@ fn find_user(config: &Config) -> Result<Option<User>, String> {
         Ok(Some(user)) => Ok(Some(user)),
         Ok(None) => Err(format!("there is no user {name}, whom workers are to become (server.user)")),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Gives the precompressor a place to write to. Without one, files are served as they are.
+fn prepare_cache(generation: &Generation) {
+    if let Some(directory) = &generation.config.cache.dir
+        && crate::precompress::is_wanted(&generation.config)
+        && let Err(error) = crate::precompress::start::prepare(directory, generation.user.as_ref())
+    {
+        tracing::warn!("{error}; files are served as they are");
     }
 }
 

@@ -70,7 +70,7 @@ impl Secure {
     fn probe(&mut self) -> &KernelSupport {
         self.probed.get_or_insert_with(|| {
             let probed = tls::probe(tls_probe::try_install);
-            tracing::info!("kernel TLS: {}", probed.text);
+            tracing::debug!("kernel TLS: {}", probed.text);
             probed
         })
     }
@@ -163,6 +163,11 @@ impl Secure {
         {
             keys.import(&bytes);
         }
+    }
+
+    /// Whether the kernel encrypts, in words; `None` where nobody asked, without TLS.
+    pub(super) fn kernel(&self) -> Option<&KernelSupport> {
+        self.probed.as_ref()
     }
 
     /// What `status` says, by name.

@@ -4,8 +4,8 @@
 //! The process stays the same, and so do its children: the workers of the old program go on serving
 //! while the new one reads its configuration and makes its own first generation, which then takes over
 //! as after a reload. Listeners and the workers' channels stay open across exec; one variable of the
-//! environment says which numbers they have. What the old workers have counted is lost to the new
-//! program: their pages have no name by which it could map them.
+//! environment says which numbers they have, and what was counted so far. What the old workers count from
+//! then on is lost to the new program: their pages have no name by which it could map them.
 
 use std::ffi::{CString, OsString};
 use std::os::fd::OwnedFd;
@@ -21,6 +21,7 @@ use super::listeners::{Adopted, Origin};
 use super::machine::{Role, WorkerId};
 use super::{Process, Supervisor};
 use crate::observe::names::Counters;
+use crate::observe::status::Carried;
 use crate::sys::process::Pid;
 use crate::sys::{process, sockets};
 
@@ -43,6 +44,9 @@ pub struct Inheritance {
     #[serde(default)]
     companions: Vec<Companion>,
     drain: Duration,
+    /// What all processes have counted so far.
+    #[serde(default)]
+    counted: Carried,
     /// A file with the ticket keys.
     tickets: Option<i32>,
 }
@@ -90,6 +94,7 @@ impl Supervisor {
         if let Some(file) = adopt(inheritance.tickets) {
             self.secure.import(file);
         }
+        self.gone.carry(&inheritance.counted);
         let mut inherited = Vec::new();
         for worker in inheritance.workers {
             let Some(pid) = Pid::from_raw(worker.pid) else { continue };
@@ -208,7 +213,15 @@ impl Supervisor {
         }
         let drain = self.current_config().map(|config| config.server.drain).unwrap_or_default();
         let tickets = tickets.map(keep).transpose()?;
-        Ok(Inheritance { pid: std::process::id(), listeners, workers, companions, drain, tickets })
+        Ok(Inheritance {
+            pid: std::process::id(),
+            listeners,
+            workers,
+            companions,
+            drain,
+            counted: self.sums().carried(),
+            tickets,
+        })
     }
 }
 

@@ -1,58 +1,25 @@
-//! What the supervisor shows of itself: its status, and the command that asks for it.
-
-use std::process::ExitCode;
-use std::time::{Duration, Instant};
+//! What the supervisor shows of itself.
 
 use super::machine::{Role, WorkerId};
-use super::{Supervisor, control};
-use crate::config::Config;
-use crate::observe::names::Counter;
-use crate::observe::status::{Status, Table, Worker};
+use super::{Supervisor, listeners};
+use crate::config::{Config, KernelTls, Site};
+use crate::observe::names::{Counter, RING_EFFECTS, RING_FEATURES};
+use crate::observe::status::{Status, Sums, Worker};
+use crate::sys::sandbox;
 use crate::tls::Endpoint;
 
-/// How far apart the two looks are from which rates are told.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+/// How many sites the first lines name.
+const SITES_NAMED: usize = 8;
 
-/// Asks the running server how it is, and prints that: for people, or as JSON.
-pub fn status(config: &Config, json: bool) -> ExitCode {
-    let Some(path) = &config.server.control else {
-        eprintln!("the configuration names no control socket: set `control` in [server]");
-        return ExitCode::FAILURE;
-    };
-    let text = match control::ask(path) {
-        Ok(text) => text,
-        Err(error) => {
-            eprintln!("nobody answers at {}: {error}", path.display());
-            return ExitCode::FAILURE;
-        }
-    };
-    if json {
-        print!("{text}");
-        return ExitCode::SUCCESS;
-    }
-    let asked = Instant::now();
-    std::thread::sleep(BETWEEN_LOOKS);
-    let again = control::ask(path).unwrap_or_default();
-    let parsed = |text: &str| serde_json::from_str::<Status>(text);
-    match (parsed(&text), parsed(&again)) {
-        (Ok(before), Ok(status)) if before.pid == status.pid => {
-            print!("{}", Table { status: &status, before: Some((&before, asked.elapsed())) });
-        }
-        (Ok(status), _) => print!("{}", Table { status: &status, before: None }),
-        (Err(error), _) => {
-            eprintln!("{} answered what is no status: {error}", path.display());
-            return ExitCode::FAILURE;
-        }
-    }
-    ExitCode::SUCCESS
+/// A site in a few words.
+fn named(site: &Site) -> String {
+    let hosts = if site.hosts.is_empty() { "all other hosts".to_owned() } else { site.hosts.join(" ") };
+    format!("{hosts} from {}", site.root.display())
 }
 
 impl Supervisor {
     pub(super) fn status(&self) -> Status {
-        let mut sums = self.gone.clone();
-        for process in self.processes.values().chain(self.attending.values()) {
-            sums.add(&process.counters, false);
-        }
+        let sums = self.sums();
         let current = self.machine.current();
         let config = self.current_config();
         Status {
@@ -63,15 +30,26 @@ impl Supervisor {
             state: self.state().to_owned(),
             generation: current.map(|generation| generation.id).unwrap_or_default(),
             last_reload: self.last_reload.clone(),
-            listeners: config.map(|config| self.listeners.status(&config)).unwrap_or_default(),
+            listeners: config.as_ref().map(|config| self.listeners.status(config)).unwrap_or_default(),
             workers: self.workers(),
             companions: self.companions_status(),
             restarts: self.machine.restarts(),
             counters: sums.by_name(),
             latency: sums.latency(),
+            cache_memory: config.as_ref().map(|config| config.cache.memory).unwrap_or_default(),
+            rates: None,
             ring_features: sums.ring_features(),
             more: self.secure.status(self.endpoint()).into_iter().collect(),
         }
+    }
+
+    /// What all processes have counted, those that are gone included.
+    pub(super) fn sums(&self) -> Sums {
+        let mut sums = self.gone.clone();
+        for process in self.processes.values().chain(self.attending.values()) {
+            sums.add(&process.counters, false);
+        }
+        sums
     }
 
     fn endpoint(&self) -> Option<&Endpoint> {
@@ -90,6 +68,43 @@ impl Supervisor {
             if workers == 1 { "" } else { "s" },
             std::process::id()
         )
+    }
+
+    /// What is worth knowing of a server that has begun: what it is made of, and what it goes without.
+    pub(super) fn introduction(&self, config: &Config) -> Vec<String> {
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let user = config.server.user.as_deref().map(|user| format!(", workers run as {user}"));
+        let mut lines = vec![format!(
+            "httpd {} on Linux {}{}",
+            env!("CARGO_PKG_VERSION"),
+            kernel.trim_end(),
+            user.unwrap_or_default()
+        )];
+        let mut sites: Vec<String> = config.sites.iter().take(SITES_NAMED).map(named).collect();
+        if let Some(more @ 1..) = config.sites.len().checked_sub(SITES_NAMED) {
+            sites.push(format!("{more} more"));
+        }
+        lines.push(format!("sites: {}", sites.join("; ")));
+        if let Some(address) = &config.metrics {
+            lines.push(format!("metrics: {}", listeners::url(address, false)));
+        }
+        let features = self.status().ring_features;
+        let lacking = sandbox::lacking();
+        let mut used = vec![format!("ring with {}", features.join(", "))];
+        used.push(if lacking.is_empty() { "sandbox" } else { "sandbox in part" }.to_owned());
+        let without_tls =
+            self.secure.kernel().filter(|tls| !(tls.usable && config.tls.kernel != KernelTls::Off));
+        if self.secure.kernel().is_some() && without_tls.is_none() {
+            used.push("TLS for large bodies".to_owned());
+        }
+        lines.push(format!("of the kernel: {}", used.join("; ")));
+        let ring = RING_FEATURES.iter().zip(RING_EFFECTS);
+        let ring = ring.filter(|(name, _)| !features.iter().any(|there| there == *name));
+        lines.extend(ring.map(|(name, effect)| format!("without {name}: {effect}")));
+        lines.extend(lacking.iter().map(|lack| format!("without {}: {}", lack.feature, lack.effect)));
+        let effect = "large bodies over https are encrypted by the workers";
+        lines.extend(without_tls.map(|tls| format!("without kernel TLS: {effect}; {}", tls.text)));
+        lines
     }
 
     fn state(&self) -> &'static str {
@@ -119,6 +134,7 @@ impl Supervisor {
                     core: process.and_then(|process| process.core),
                     connections: count(Counter::Active),
                     requests: count(Counter::Requests),
+                    bytes_sent: count(Counter::BytesSent),
                 });
             }
         }

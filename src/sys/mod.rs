@@ -3,11 +3,13 @@
 
 pub mod append;
 pub mod beneath;
+pub mod brotli;
 pub mod bytes;
 #[cfg(feature = "wcgi")]
 pub mod compiled;
 pub mod fds;
 pub mod file;
+pub mod inotify;
 pub mod memory_file;
 pub mod pass;
 pub mod process;
@@ -16,7 +18,9 @@ pub mod shared;
 pub mod signals;
 pub mod sockets;
 pub mod spawn;
+pub mod terminal;
 pub mod tls_probe;
+pub mod tree;
 pub mod user;
 pub mod wait;
 

@@ -254,6 +254,20 @@ pub fn pin(core: u32) -> Result<(), Error> {
     rustix::thread::sched_setaffinity(None, &set).map_err(refused)
 }
 
+/// Has this process, and the threads it will make, run only when nobody else wants the processor or the disk.
+/// What of this the system refuses is gone without: it is politeness, not need.
+pub fn be_idle() {
+    const IOPRIO_WHO_PROCESS: libc::c_int = 1;
+    const IOPRIO_CLASS_IDLE: libc::c_int = 3 << 13;
+    // Both: a scheduler of another class than SCHED_IDLE's may look at the nice value alone.
+    let _ = rustix::process::setpriority_process(None, 19);
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters live through the call, which reads them only.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
+    // SAFETY: numbers only. The C library has no wrapper of it.
+    unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_CLASS_IDLE) };
+}
+
 /// Names the process, for ps and top; the kernel keeps 15 bytes.
 pub fn rename(name: &str) {
     let bytes: Vec<u8> = name.bytes().filter(|&byte| byte != 0).take(15).collect();

@@ -66,6 +66,7 @@ impl Listening {
         let restricted = rules.clone().any(|rule| !rule.allow.is_empty() || !rule.deny.is_empty());
         let wants_addresses = restricted
             || config.log.access != crate::config::AccessLog::Off
+            || config.sites.iter().any(|site| !site.mounts.is_empty())
             || listeners.iter().any(|listener| listener.proxy_protocol);
         Self {
             listeners: listeners.into_iter().map(|listener| (listener, Arming::Off)).collect(),
@@ -205,7 +206,8 @@ impl<R: Ring> Worker<R> {
         };
         let key = self.slots.reserve();
         let connection = Connection::new(accepted, &mut self.shared.scope(&mut self.actions));
-        let live = Live { socket, connection, counted, in_flight: 0, reading: None, verifying: None };
+        let (reading, run, verifying) = (None, None, None);
+        let live = Live { socket, connection, counted, in_flight: 0, reading, run, verifying };
         self.slots.fill(key, live);
         self.shared.counters.add(Counter::Accepted, 1);
         self.shared.counters.set(Counter::Active, self.slots.count() as u64);

@@ -10,6 +10,7 @@
 
 mod accept;
 mod drain;
+mod gateways;
 mod logging;
 mod lookups;
 mod perform;
@@ -41,6 +42,7 @@ use crate::sys::{Errno, Error};
 use crate::tls::Endpoint;
 use accept::Listening;
 use drain::Retirement;
+use gateways::Gateways;
 use logging::Log;
 use lookups::Lookups;
 use roots::Roots;
@@ -56,6 +58,8 @@ pub struct Worker<R: Ring> {
     timers: Timers,
     listening: Listening,
     lookups: Lookups,
+    /// Programs; `None` where no site has any.
+    gateways: Option<Box<Gateways>>,
     shared: Shared,
     log: Log,
     retirement: Retirement,
@@ -76,6 +80,8 @@ pub struct Setup<'a> {
     pub listeners: Vec<accept::Listener>,
     /// The channel to the supervisor.
     pub channel: Fd,
+    /// The mailbox of the spawner, and the number of this worker's life; `None` where no site has programs.
+    pub spawner: Option<(Fd, u64)>,
     /// What TLS sessions are made of; needed when a listener speaks TLS.
     pub tls: Option<Endpoint>,
     /// Where access log lines go.
@@ -158,6 +164,7 @@ impl<R: Ring> Worker<R> {
             slots: Slots::default(),
             timers: Timers::default(),
             lookups: Lookups::default(),
+            gateways: Gateways::new(config, setup.spawner),
             shared,
             log: Log::new(setup.access_log),
             channel: setup.channel,
@@ -168,6 +175,7 @@ impl<R: Ring> Worker<R> {
         };
         worker.listen();
         worker.watch_channel();
+        worker.greet_spawner();
         worker
     }
 
@@ -185,6 +193,7 @@ impl<R: Ring> Worker<R> {
         }
         self.completions = completions;
         self.expire();
+        self.tell_of_programs();
         self.feed_starved();
         self.listen();
         self.flush_log();
@@ -241,6 +250,10 @@ impl<R: Ring> Worker<R> {
             Kind::Verify => self.verified(key, payload),
             Kind::Lookup => self.looked_up(key, result, payload),
             Kind::Append => self.appended(result, payload),
+            Kind::SpawnerSays => self.spawner_says(),
+            Kind::SpawnerHears => self.spawner_hears(),
+            Kind::ProgramInput => self.input_ready(key),
+            Kind::ProgramOutput => self.output_ready(key),
             Kind::Cancel => {}
         }
     }

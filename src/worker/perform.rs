@@ -63,6 +63,11 @@ impl<R: Ring> Worker<R> {
                 live.verifying = Some(credential);
                 self.ring.push(Kind::Verify.token(key), Op::Delegate(job));
             }
+            Action::StartProgram(start) => return self.start_program(key, start),
+            Action::Relay(bytes) => return self.relay(key, bytes),
+            Action::EndInput => self.end_input(key),
+            Action::ReadOutput => return self.read_output(key),
+            Action::LeaveProgram { why, fault } => self.leave_program(key, why, fault),
             Action::InstallTls(info) => {
                 let result = self.ring.install_tls(socket, &info);
                 if let Err(errno) = result {
@@ -98,6 +103,7 @@ impl<R: Ring> Worker<R> {
     /// first; their completions find nobody.
     fn close(&mut self, key: Key, outcome: Outcome) {
         let Some(live) = self.slots.remove(key) else { return };
+        debug_assert!(live.run.is_none(), "a connection lets go of its program before it closes");
         if live.in_flight > 0 {
             self.ring.shutdown(live.socket.fd(), true);
         }

@@ -67,6 +67,7 @@ fn serve(start: &Start) -> Result<(), String> {
         config: &start.config,
         listeners: listeners.collect(),
         channel,
+        spawner: start.spawner.as_ref().map(|mailbox| (Fd(mailbox.fd.as_raw_fd()), mailbox.epoch)),
         tls: start.tls.clone(),
         access_log: start.access_log.as_ref().map(|log| Fd(log.as_raw_fd())),
         counters: start.counters.clone(),

@@ -22,6 +22,8 @@ pub struct Live {
     pub in_flight: u8,
     /// The piece of a file being read for it: what the file must be if it was the last piece.
     pub reading: Option<Reading>,
+    /// The program that answers it; a key of the runs.
+    pub run: Option<Key>,
     /// The password being verified for it.
     pub verifying: Option<Credential>,
 }

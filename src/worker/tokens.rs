@@ -25,12 +25,20 @@ pub enum Kind {
     Lookup,
     /// A batch of log lines.
     Append,
+    /// The spawner has something to say.
+    SpawnerSays,
+    /// The spawner's mailbox may have room again.
+    SpawnerHears,
+    /// A program may take more of its input; the slot is the run's.
+    ProgramInput,
+    /// A program may have printed something; the slot is the run's.
+    ProgramOutput,
     /// A cancellation: nothing depends on its completion.
     Cancel,
 }
 
 impl Kind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 14] = [
         Self::Accept,
         Self::Channel,
         Self::Receive,
@@ -40,6 +48,10 @@ impl Kind {
         Self::Verify,
         Self::Lookup,
         Self::Append,
+        Self::SpawnerSays,
+        Self::SpawnerHears,
+        Self::ProgramInput,
+        Self::ProgramOutput,
         Self::Cancel,
     ];
 

@@ -23,7 +23,7 @@ PATIENCE = 30
 PACKAGES = {
     "apt-get": "apt", "aria2c": "aria2", "chromium": "chromium", "curl": "curl", "dpkg-scanpackages": "dpkg-dev",
     "git": "git", "htpasswd": "apache2-utils", "mount": "mount", "systemd-socket-activate": "systemd", "wget": "wget",
-    "zsync": "zsync",
+    "php-cgi": "php-cgi", "zsync": "zsync",
 }
 
 CHECKS = []

@@ -4,6 +4,7 @@ mod kit;
 mod metrics;
 mod processes;
 mod serving;
+mod status;
 mod tls;
 mod variants;
 mod wire;

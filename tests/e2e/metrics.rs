@@ -232,3 +232,25 @@ fn replaced(server: &Server, old: &[u32]) {
         now.len() == old.len() && now.iter().all(|pid| !old.contains(pid))
     });
 }
+
+#[test]
+fn what_is_counted_survives_another_program() {
+    let port = free_port();
+    let mut server = Site::new().with(&section(port)).start();
+    for _ in 0..5 {
+        assert_eq!(server.get("/").status, 200);
+    }
+    becomes(port, "httpd_requests_total", 5.0);
+    let old = server.workers_only();
+    server.signal("USR2");
+    server.wait_for("serving");
+    replaced(&server, &old);
+    becomes(port, "httpd_generation", 2.0);
+    let text = metrics(port);
+    assert_eq!(value(&text, "httpd_requests_total"), 5.0);
+    assert_eq!(value(&text, "httpd_response_duration_seconds_count{class=\"2xx\"}"), 5.0);
+    assert_eq!(ask(port, "/health").status, 200);
+    becomes(port, "httpd_companions{name=\"metrics\"}", 1.0);
+    server.get("/");
+    becomes(port, "httpd_requests_total", 6.0);
+}

@@ -33,8 +33,13 @@ static GENERATION: AtomicU64 = AtomicU64::new(1);
 /// its standard output the mailbox.
 pub fn live(folder: &Path, generation: u64, epoch: u64) -> ExitCode {
     log::start(tracing::Level::DEBUG);
-    let environment =
-        Environment { root: user::is_root(), cores: 1, runtime_dir: None, modules: cfg!(feature = "wcgi") };
+    let environment = Environment {
+        root: user::is_root(),
+        cores: 1,
+        runtime_dir: None,
+        cache_dir: None,
+        modules: cfg!(feature = "wcgi"),
+    };
     let config =
         config::load(&folder.join("test.toml"), &environment).unwrap_or_else(|report| panic!("{report}"));
     let own = |fd: std::os::fd::BorrowedFd| fd.try_clone_to_owned().expect("a descriptor");

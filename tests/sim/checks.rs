@@ -8,8 +8,8 @@ use httpd::worker::Worker;
 use crate::fake_ring::FakeRing;
 use crate::world::World;
 
-/// Descriptors that are the worker's from its birth: two listeners, channel, log.
-const OWN: usize = 4;
+/// Descriptors that are the worker's from its birth: two listeners, channel, log, mailbox.
+const OWN: usize = 5;
 
 pub fn after_step(worker: &mut Worker<FakeRing>) -> Result<(), String> {
     let connections = worker.connections();

@@ -145,7 +145,10 @@ impl Client {
         };
         let count = rng.within(1, 8);
         let mut script: VecDeque<Request> = (0..count).map(|_| requests::draw(&mut rng, None)).collect();
-        if rng.chance(150) {
+        // Who ends its side is taken to be gone while a script runs.
+        let half_closes = style.half_closes;
+        script.retain(|request| !half_closes || !request.is_of_script());
+        if rng.chance(150) || script.is_empty() {
             script.push_back(requests::draw_bad(&mut rng));
         }
         Self::new(rng, style, script)
@@ -281,7 +284,10 @@ impl Client {
             let Some(mut request) = self.script.pop_front() else { return false };
             let plain = matches!(request.want, Want::File { known: None, range: None, .. }) && !request.ends;
             if self.style.varies && plain && self.rng.chance(150) {
-                request = requests::draw(&mut self.rng, self.last.as_ref());
+                let other = requests::draw(&mut self.rng, self.last.as_ref());
+                if !self.style.half_closes || !other.is_of_script() {
+                    request = other;
+                }
             }
             match &mut self.tls {
                 None => self.rest = request.bytes.clone(),
@@ -320,6 +326,12 @@ impl Client {
                 true
             }
             got => {
+                if got == Got::End
+                    && let Some(response) = self.reader.0.finish()
+                    && let Err(what) = self.take_answer(world, &response)
+                {
+                    self.fail(what);
+                }
                 self.over = true;
                 self.end =
                     Some(End { at: world.now, reset: got == Got::Reset, cut: self.reader.0.is_within() });
@@ -367,8 +379,10 @@ impl Client {
         }
         let timed_out = response.status == 408 && self.closing && world.now > sent_at + TIMEOUTS.head;
         if !timed_out {
-            requests::judge(world, &request, sent_at, response)
-                .map_err(|what| format!("{what}; asked {request:?} at {sent_at:?}"))?;
+            requests::judge(world, &request, sent_at, response).map_err(|what| {
+                let said = String::from_utf8_lossy(&response.body[..response.body.len().min(600)]);
+                format!("{what}; asked {request:?} at {sent_at:?}; {said:?}")
+            })?;
         }
         if let (Want::File { path, .. }, 200, Some(etag), false) =
             (&request.want, response.status, response.field("etag"), request.is_head)

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
 
-use httpd::ring::{Clock, Completion, Lease, Op, Payload, Ring, Token};
+use httpd::ring::{Clock, Completion, Lease, Op, Payload, Pipe, Ring, Stream, Token};
 use httpd::sys::fds::{Descriptor, Fd};
 use httpd::sys::file::{Facts, Symlinks};
 use httpd::sys::{Errno, Error};
@@ -300,10 +300,57 @@ impl Ring for FakeRing {
 
     fn note(&mut self, channel: Fd, into: &mut [u8]) -> Result<(usize, Option<Descriptor>), Errno> {
         let mut world = self.world.borrow_mut();
-        assert_eq!(world.object(channel, "a note"), Object::Channel);
-        let note = world.notes.pop_front().ok_or(Errno::AGAIN)?;
+        let note = match world.object(channel, "a note") {
+            Object::Channel => world.notes.pop_front(),
+            Object::Mailbox => world.spawner.says.pop_front(),
+            object => panic!("a note from {object:?}"),
+        };
+        let note = note.ok_or(Errno::AGAIN)?;
         into[..note.len()].copy_from_slice(&note);
         Ok((note.len(), None))
+    }
+
+    fn send_note(&mut self, channel: Fd, note: &[u8], descriptors: &[Fd]) -> Result<(), Errno> {
+        let mut world = self.world.borrow_mut();
+        assert_eq!(world.object(channel, "a note"), Object::Mailbox);
+        let pipes = descriptors.iter().map(|fd| match world.object(*fd, "a descriptor sent along") {
+            Object::Pipe { pipe, ours: false } => pipe,
+            object => panic!("{object:?} is not for a script"),
+        });
+        let pipes: Vec<usize> = pipes.collect();
+        world.tell_spawner(note, &pipes)
+    }
+
+    fn pipe(&mut self, stream: Stream) -> Result<Pipe, Errno> {
+        let mut world = self.world.borrow_mut();
+        let fails = world.odds.open_fails;
+        if world.rng.chance(fails) {
+            return Err(Errno::MFILE);
+        }
+        let pipe = world.make_pipe(stream == Stream::Input);
+        let [ours, theirs] = [true, false].map(|ours| {
+            let fd = world.install(Object::Pipe { pipe, ours });
+            Descriptor::new(fd, &world.graveyard)
+        });
+        Ok(Pipe { ours, theirs })
+    }
+
+    fn read_pipe(&mut self, pipe: Fd, into: &mut Vec<u8>) -> Result<usize, Errno> {
+        let mut world = self.world.borrow_mut();
+        let Object::Pipe { pipe, ours: true } = world.object(pipe, "a read") else { panic!("from no pipe") };
+        let room = into.capacity() - into.len();
+        assert!(room > 0, "a read without room says nothing about the pipe");
+        let short = world.odds.short_read;
+        let room = if world.rng.chance(short) { world.rng.within(1, room) } else { room };
+        let bytes = world.pipes[pipe].read(room)?;
+        into.extend_from_slice(&bytes);
+        Ok(bytes.len())
+    }
+
+    fn write_pipe(&mut self, pipe: Fd, bytes: &[u8]) -> Result<usize, Errno> {
+        let mut world = self.world.borrow_mut();
+        let Object::Pipe { pipe, ours: true } = world.object(pipe, "a write") else { panic!("to no pipe") };
+        world.pipes[pipe].write(bytes)
     }
 
     fn install_tls(&mut self, socket: Fd, info: &[u8]) -> Result<(), Errno> {

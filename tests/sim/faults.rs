@@ -91,6 +91,10 @@ pub struct Odds {
     pub mutation: u32,
     /// A mutation happens to the file itself instead of replacing it.
     pub in_place: u32,
+    /// The spawner's mailbox is full.
+    pub mailbox_full: u32,
+    /// The spawner dies, per act of a client.
+    pub spawner_dies: u32,
     /// Something happens to compressed variants, per act of a client.
     pub variants: u32,
     /// How finely the file system keeps time.
@@ -133,10 +137,12 @@ impl Odds {
             cold_pages: odds(900),
             racing_open: odds(100),
             open_fails: odds(60),
-            no_kernel_tls: odds(1000),
+            no_kernel_tls: odds(1000).max(300),
             break_down: odds(6),
             reset_destroys: odds(1000),
             mutation: odds(60),
+            mailbox_full: odds(500),
+            spawner_dies: odds(20),
             in_place: odds(1000),
             variants: odds(60),
             ..Self::none()

@@ -7,6 +7,7 @@ mod fake_ring;
 mod faults;
 mod net;
 mod ops;
+mod pipes;
 mod reader;
 #[path = "../tls_support/records.rs"]
 #[allow(dead_code, reason = "a part of it is used")]
@@ -14,6 +15,7 @@ mod records;
 mod requests;
 mod run;
 mod scenarios;
+mod scripts;
 mod site;
 mod swarm;
 mod tls;

@@ -66,6 +66,17 @@ impl World {
                 true => Tried::Waits,
                 false => Tried::Plain(Ok(1)),
             },
+            (Op::Readable { .. }, Some(Object::Mailbox)) => match self.spawner.says.is_empty() {
+                true => Tried::Waits,
+                false => Tried::Plain(Ok(1)),
+            },
+            (Op::Writable { .. }, Some(Object::Mailbox)) => Tried::Plain(Ok(4)),
+            (Op::Readable { .. }, Some(Object::Pipe { pipe, ours: true })) => {
+                if self.pipes[pipe].is_readable() { Tried::Plain(Ok(1)) } else { Tried::Waits }
+            }
+            (Op::Writable { .. }, Some(Object::Pipe { pipe, ours: true })) => {
+                if self.pipes[pipe].is_writable() { Tried::Plain(Ok(4)) } else { Tried::Waits }
+            }
             (Op::Open { dir, path, symlinks }, _) => {
                 let Object::File(dir) = self.object(dir.fd(), "an open") else {
                     panic!("beneath no directory")

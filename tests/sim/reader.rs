@@ -18,10 +18,13 @@ impl Response {
         self.field("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"))
     }
 
-    /// How many bytes of content follow the head.
-    fn content_length(&self, to_head: bool) -> Result<usize, String> {
-        if self.field("transfer-encoding").is_some() {
-            return Err("a transfer coding was not expected".into());
+    /// How the content that follows the head is framed.
+    fn framing(&self, to_head: bool) -> Result<Framing, String> {
+        match (self.field("transfer-encoding"), self.field("content-length")) {
+            (None, _) => {}
+            (Some("chunked"), None) if to_head => return Ok(Framing::Length(0)),
+            (Some("chunked"), None) => return Ok(Framing::Chunked),
+            (coding, length) => return Err(format!("coding {coding:?} with length {length:?}")),
         }
         let stated = match self.field("content-length") {
             None => None,
@@ -32,20 +35,30 @@ impl Response {
         };
         match (self.status, stated) {
             (100..200 | 204, Some(_)) => Err(format!("Content-Length in a {}", self.status)),
-            (100..200 | 204 | 304, _) => Ok(0),
+            (100..200 | 204 | 304, _) => Ok(Framing::Length(0)),
+            (_, Some(_)) if to_head => Ok(Framing::Length(0)),
+            (_, Some(length)) => Ok(Framing::Length(length)),
+            (_, None) if to_head => Ok(Framing::Length(0)),
+            (_, None) if self.says_close() => Ok(Framing::UntilClose),
             (_, None) => Err(format!("a {} without Content-Length", self.status)),
-            (_, Some(_)) if to_head => Ok(0),
-            (_, Some(length)) => Ok(length),
         }
     }
+}
+
+/// How the end of a response is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Framing {
+    Length(usize),
+    Chunked,
+    UntilClose,
 }
 
 /// Takes bytes as they come.
 #[derive(Default)]
 pub struct Reader {
     input: Vec<u8>,
-    /// A head that was read, and the length of its content.
-    head: Option<(Response, usize)>,
+    /// A head that was read, and how its content is framed.
+    head: Option<(Response, Framing)>,
 }
 
 impl Reader {
@@ -75,24 +88,56 @@ impl Reader {
                 };
                 let head: Vec<u8> = self.input.drain(..end + 4).collect();
                 let response = head_of(&head[..end])?;
-                let length = response.content_length(to_head)?;
+                let framing = response.framing(to_head)?;
                 if response.status < 200 {
                     continue;
                 }
-                self.head = Some((response, length));
+                self.head = Some((response, framing));
             }
-            let Some((mut response, length)) = self.head.take_if(|(_, length)| *length <= self.input.len())
-            else {
-                return Ok(None);
+            let Some((_, framing)) = &self.head else { return Ok(None) };
+            let (body, length) = match framing {
+                Framing::UntilClose => return Ok(None),
+                Framing::Length(length) if *length > self.input.len() => return Ok(None),
+                Framing::Length(length) => (self.input[..*length].to_vec(), *length),
+                Framing::Chunked => match chunks(&self.input)? {
+                    Some(whole) => whole,
+                    None => return Ok(None),
+                },
             };
-            response.body = self.input.drain(..length).collect();
-            return Ok(Some(response));
+            self.input.drain(..length);
+            return Ok(self.head.take().map(|(response, _)| Response { body, ..response }));
         }
+    }
+
+    /// The response that ends with the connection, if that is how it was framed.
+    pub fn finish(&mut self) -> Option<Response> {
+        let (response, _) = self.head.take_if(|(_, framing)| *framing == Framing::UntilClose)?;
+        Some(Response { body: std::mem::take(&mut self.input), ..response })
     }
 
     /// Bytes of content that came for the response that has begun.
     pub fn part(&self) -> &[u8] {
         &self.input
+    }
+}
+
+/// A chunked body and how many bytes it took, once all of it is there (RFC 9112 section 7.1).
+fn chunks(input: &[u8]) -> Result<Option<(Vec<u8>, usize)>, String> {
+    let (mut body, mut at) = (Vec::new(), 0);
+    loop {
+        let Some(end) = input[at..].windows(2).position(|two| two == b"\r\n") else { return Ok(None) };
+        let text = String::from_utf8_lossy(&input[at..at + end]).into_owned();
+        let size = usize::from_str_radix(&text, 16).map_err(|_| format!("a chunk of size {text:?}"))?;
+        let begin = at + end + 2;
+        let Some(rest) = input.get(begin..).filter(|rest| rest.len() >= size + 2) else { return Ok(None) };
+        if &rest[size..size + 2] != b"\r\n" {
+            return Err(format!("a chunk of {size} that does not end there"));
+        }
+        body.extend_from_slice(&rest[..size]);
+        at = begin + size + 2;
+        if size == 0 {
+            return Ok(Some((body, at)));
+        }
     }
 }
 

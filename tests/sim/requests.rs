@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::faults::Rng;
 use crate::reader::Response;
+use crate::scripts;
 use crate::site::{self, BODY_MAX, FILES, HEAD_MAX, PASSWORD, REVALIDATE};
 use crate::variants::SHIPPED;
 use crate::world::World;
@@ -20,6 +21,14 @@ pub struct Request {
     pub accepts: &'static str,
     /// The connection ends with its answer.
     pub ends: bool,
+}
+
+impl Request {
+    /// Whether a script has a part in the answer.
+    pub fn is_of_script(&self) -> bool {
+        let mounted = |mount: &[u8]| self.bytes.windows(mount.len()).take(12).any(|part| part == mount);
+        mounted(b" /cgi/") || mounted(b" /stream/")
+    }
 }
 
 impl fmt::Debug for Request {
@@ -38,6 +47,8 @@ pub enum Want {
     Status(&'static [u16]),
     /// A redirect to a location that contains this.
     Redirect(&'static str),
+    /// What a script printed: one of these statuses, and this document. `cut`: it may end too soon.
+    Printed { statuses: &'static [u16], document: Option<Vec<u8>>, cut: bool },
     /// A page that contains these.
     Page(&'static [&'static str]),
 }
@@ -91,6 +102,9 @@ fn is_welcome(accepts: &str, coding: &str) -> bool {
 
 /// A request by chance. `known`: what the client got last from some path.
 pub fn draw(rng: &mut Rng, known: Option<&(&'static str, Known)>) -> Request {
+    if rng.chance(180) {
+        return script(rng);
+    }
     let kind = rng.below(100);
     let target = *rng.pick(match kind {
         0..45 => &FILES[..],
@@ -197,12 +211,85 @@ fn private(rng: &mut Rng) -> Request {
     }
 }
 
-fn with_body(rng: &mut Rng) -> Request {
+/// Something a script answers.
+pub fn script(rng: &mut Rng) -> Request {
+    let (name, statuses) = *rng.pick::<(&str, &'static [u16])>(&[
+        ("much", &[200]),
+        ("much", &[200]),
+        ("counted", &[201]),
+        ("deaf", &[200]),
+        ("background", &[200]),
+        ("lingers", &[200]),
+        ("long", &[200]),
+        ("short", &[502]),
+        ("killed", &[502]),
+        ("bad", &[502]),
+        ("nothing", &[502]),
+        ("loop", &[502]),
+        ("silent", &[504]),
+        ("absent", &[404]),
+        ("plain", &[403]),
+        ("busy", &[503]),
+        ("broken", &[500]),
+    ]);
+    let mount = *rng.pick(&["/cgi", "/stream"]);
+    match rng.below(10) {
+        0..4 => {
+            let body = body(rng);
+            let want = Want::Printed { statuses: &[200], document: Some(body.clone()), cut: false };
+            posted(rng, &format!("{mount}/echo"), &body, want)
+        }
+        4 => {
+            let want = Want::File { path: "/steady.bin", range: None, known: None };
+            plain(rng, "GET", &format!("{mount}/redirect"), want)
+        }
+        5 => {
+            let (body, want) =
+                (body(rng), Want::Printed { statuses, document: document(name), cut: cut(name) });
+            posted(rng, &format!("{mount}/{name}"), &body, want)
+        }
+        _ => {
+            let method = if rng.chance(150) { "HEAD" } else { "GET" };
+            let cut = cut(name) && method == "GET";
+            // A document that nobody sees cannot be too short.
+            let statuses = match (name, method) {
+                ("short" | "killed", "HEAD") => &[200, 502],
+                _ => statuses,
+            };
+            plain(
+                rng,
+                method,
+                &format!("{mount}/{name}"),
+                Want::Printed { statuses, document: document(name), cut },
+            )
+        }
+    }
+}
+
+fn document(name: &str) -> Option<Vec<u8>> {
+    ["much", "counted", "deaf", "background", "lingers", "long"].contains(&name).then(scripts::much)
+}
+
+fn cut(name: &str) -> bool {
+    ["short", "killed"].contains(&name)
+}
+
+fn body(rng: &mut Rng) -> Vec<u8> {
     let length = rng.below(3000);
-    let body: Vec<u8> = (0..length).map(|_| rng.next() as u8).collect();
-    let want = Want::Status(&[405]);
+    (0..length).map(|_| rng.next() as u8).collect()
+}
+
+fn with_body(rng: &mut Rng) -> Request {
+    let body = body(rng);
+    posted(rng, "/a.txt", &body, Want::Status(&[405]))
+}
+
+/// A request with a body, with its length or in chunks.
+fn posted(rng: &mut Rng, target: &str, body: &[u8], want: Want) -> Request {
+    let length = body.len();
     if rng.chance(500) {
-        return finish(rng, "POST", "/a.txt", &format!("Content-Length: {length}\r\n"), &body, want);
+        let expects = if want.is_of_script() && rng.chance(200) { "Expect: 100-continue\r\n" } else { "" };
+        return finish(rng, "POST", target, &format!("{expects}Content-Length: {length}\r\n"), body, want);
     }
     let mut coded = Vec::new();
     for piece in body.chunks(rng.within(1, 700)) {
@@ -215,7 +302,7 @@ fn with_body(rng: &mut Rng) -> Request {
         coded.extend(b"X-Trailer: late\r\n");
     }
     coded.extend(b"\r\n");
-    finish(rng, "POST", "/a.txt", "Transfer-Encoding: chunked\r\n", &coded, want)
+    finish(rng, "POST", target, "Transfer-Encoding: chunked\r\n", &coded, want)
 }
 
 fn finish(rng: &mut Rng, method: &str, target: &str, fields: &str, body: &[u8], want: Want) -> Request {
@@ -240,11 +327,19 @@ pub fn judge(world: &World, request: &Request, sent_at: Duration, response: &Res
     if response.status == 503 && world.odds.racing_open + world.odds.open_fails > 0 {
         return Ok(());
     }
+    // Too many run, or there are no pipes; or whoever started it is gone.
+    let orphaned = || was_orphaned(world, sent_at);
+    if request.is_of_script() && (response.status == 503 || (response.status == 502 && orphaned())) {
+        return Ok(());
+    }
     // Decoding takes memory, which may be in use.
     if response.status == 503 && matches!(request.want, Want::File { path: SHIPPED, .. }) {
         return Ok(());
     }
     match &request.want {
+        Want::Printed { statuses, document, .. } => {
+            printed(world, request, sent_at, response, statuses, document.as_deref())
+        }
         Want::Status(statuses) if statuses.contains(&response.status) => Ok(()),
         Want::Status(statuses) => Err(format!("{} instead of one of {statuses:?}", response.status)),
         Want::Redirect(place) => match (response.status, response.field("location")) {
@@ -289,6 +384,52 @@ pub fn judge(world: &World, request: &Request, sent_at: Duration, response: &Res
                 response.body.len()
             ))
         }
+    }
+}
+
+/// Whether a spawner died with what was asked for then, or did not live to hear it.
+fn was_orphaned(world: &World, sent_at: Duration) -> bool {
+    world.spawner.deaths.iter().any(|at| *at + Duration::from_secs(1) >= sent_at)
+}
+
+fn is_old(request: &Request) -> bool {
+    request.bytes.windows(10).take(80).any(|part| part == b" HTTP/1.0\r")
+}
+
+impl Want {
+    pub fn is_of_script(&self) -> bool {
+        matches!(self, Want::Printed { .. })
+    }
+}
+
+/// Whether a response is what a script printed, or what a server without luck says instead.
+fn printed(
+    world: &World,
+    request: &Request,
+    sent_at: Duration,
+    response: &Response,
+    statuses: &[u16],
+    document: Option<&[u8]>,
+) -> Result<(), String> {
+    let late = world.now > sent_at + site::WALL - Duration::from_secs(1);
+    match response.status {
+        504 if late => Ok(()),
+        // Where the end of the connection is the end of the document, who is killed seems to have finished.
+        200 if is_old(request) && statuses == [502] => Ok(()),
+        status if !statuses.contains(&status) => Err(format!("{status} instead of one of {statuses:?}")),
+        _ if request.is_head => Ok(()),
+        // Cut off, which such a client cannot see.
+        200..300
+            if is_old(request)
+                && (was_orphaned(world, sent_at) || world.stopped_at.is_some() || late)
+                && document.is_some_and(|document| document.starts_with(&response.body)) =>
+        {
+            Ok(())
+        }
+        200..300 if document.is_some_and(|document| document != response.body) => {
+            Err(format!("{} bytes that the script did not print", response.body.len()))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -340,6 +481,10 @@ fn is_of(request: &Request, range: Option<(usize, usize)>, response: &Response, 
 
 /// Whether a response that ended too soon may be: the file itself was changed while it was sent.
 pub fn may_be_cut(world: &World, request: &Request, sent_at: Duration) -> bool {
+    if let Want::Printed { cut, .. } = &request.want {
+        let late = world.now > sent_at + site::WALL - Duration::from_secs(1);
+        return *cut || late || was_orphaned(world, sent_at);
+    }
     let Want::File { path, .. } = &request.want else { return false };
     let from = sent_at.saturating_sub(REVALIDATE);
     // What was damaged stays so until it is looked at again.

@@ -15,7 +15,7 @@ use crate::fake_ring::FakeRing;
 use crate::faults::{Odds, Rng};
 use crate::site;
 use crate::variants;
-use crate::world::{CHANNEL, LISTENERS, LOG, World};
+use crate::world::{CHANNEL, LISTENERS, LOG, MAILBOX, World};
 
 /// What a run came to.
 pub struct Report {
@@ -105,6 +105,7 @@ fn live(
         config,
         listeners: vec![listener(false), listener(true)],
         channel: CHANNEL,
+        spawner: Some((MAILBOX, 7)),
         tls: Some(crate::tls::endpoint()),
         access_log: Some(LOG),
         counters: counters.clone(),

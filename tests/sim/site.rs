@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use httpd::config::{
-    AccessLog, Address, Auth, Cache, Config, Encoding, KernelTls, Level, Limits, Listen, Log, LogFormat,
-    Redirect, Rule, Server, Site, Timeouts, Tls,
+    AccessLog, Address, Auth, Cache, Chunked, Config, KernelTls, Level, Limits, Listen, Log, LogFormat,
+    Module, Mount, MountKind, Programs, Redirect, Rule, Server, Site, Timeouts, Tls,
 };
 use httpd::sys::file::Symlinks;
 
@@ -62,8 +62,8 @@ pub fn config(rng: &mut Rng) -> Config {
             max_file: *rng.pick(&[FILE_MAX as u64, 500_000]),
             revalidate: REVALIDATE,
             dir: Some(variants::CACHE.into()),
-            encodings: vec![Encoding::Brotli, Encoding::Zstd, Encoding::Gzip],
             min_size: 100,
+            ..Cache::default()
         },
         listen: vec![Listen {
             address: Address::Tcp(([10, 0, 0, 0], 80).into()),
@@ -72,12 +72,13 @@ pub fn config(rng: &mut Rng) -> Config {
             trusted: Vec::new(),
             mode: 0o666,
         }],
-        sites: vec![site()],
+        sites: vec![site(*rng.pick(&[1, 2, 100]), *rng.pick(&[0, 1, 128]))],
         warnings: Vec::new(),
     }
 }
 
-fn site() -> Site {
+/// Its mounts run so many scripts at once, and keep so many waiting.
+fn site(concurrency: u32, queue: u32) -> Site {
     let rule = |pattern: &str| Rule {
         pattern: pattern.into(),
         headers: Vec::new(),
@@ -106,7 +107,32 @@ fn site() -> Site {
             Rule { auth: Some(auth), ..rule("/private/**") },
             Rule { redirect: Some(redirect), ..rule("/old/**") },
         ],
-        mounts: Vec::new(),
+        mounts: [("/cgi/", Chunked::Spool), ("/stream/", Chunked::Stream)]
+            .map(|(path, chunked)| Mount { concurrency, queue, ..mount(path, chunked) })
+            .into(),
+        types: Vec::new(),
+        line: 1,
+    }
+}
+
+/// How long a script may be silent, and run.
+pub const SILENT: Duration = Duration::from_secs(20);
+pub const WALL: Duration = Duration::from_secs(100);
+
+fn mount(path: &str, chunked: Chunked) -> Mount {
+    Mount {
+        path: path.into(),
+        programs: Programs::Directory("/srv/cgi".into()),
+        kind: MountKind::Module(Module { memory: 0, directories: Vec::new() }),
+        timeout: SILENT,
+        wall: WALL,
+        concurrency: 2,
+        queue: 3,
+        body: BODY_MAX,
+        chunked,
+        env: Vec::new(),
+        pass_authorization: false,
+        arguments: false,
         line: 1,
     }
 }

@@ -58,7 +58,8 @@ fn add_up(totals: &mut BTreeMap<&'static str, u64>, report: &Report) {
 fn reaches_the_rare(totals: &BTreeMap<&'static str, u64>) {
     use Counter::{
         AcceptPaused, CacheEvicted, CacheHits, CacheMisses, Coded, Cut, HandshakesFull, HandshakesResumed,
-        KernelTlsOn, KernelTlsRefused, LeasesStarved, LookupsAsync, Responses5xx, TimedOut,
+        KernelTlsOn, KernelTlsRefused, LeasesStarved, LookupsAsync, ProgramsAsked, ProgramsFailed,
+        ProgramsTurnedAway, Responses1xx, Responses5xx, TimedOut,
     };
     let rare = [
         AcceptPaused,
@@ -73,6 +74,10 @@ fn reaches_the_rare(totals: &BTreeMap<&'static str, u64>) {
         KernelTlsRefused,
         LeasesStarved,
         LookupsAsync,
+        ProgramsAsked,
+        ProgramsFailed,
+        ProgramsTurnedAway,
+        Responses1xx,
         Responses5xx,
         TimedOut,
     ];

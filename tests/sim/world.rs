@@ -16,7 +16,9 @@ use httpd::worker::start::Order;
 use crate::clients::Client;
 use crate::faults::{Odds, Rng};
 use crate::net::{Got, Socket};
+use crate::pipes::Pipe;
 use crate::records::Tls13;
+use crate::scripts::Spawner;
 use crate::tree::{EPOCH_SECONDS, Inode, Tree};
 use crate::variants::Forms;
 
@@ -29,12 +31,20 @@ pub enum Object {
     Log,
     Socket(usize),
     File(Inode),
+    /// Of the spawner.
+    Mailbox,
+    /// An end of a pipe; that of the worker, or that of a script.
+    Pipe {
+        pipe: usize,
+        ours: bool,
+    },
 }
 
 /// Plain, and by TLS.
 pub const LISTENERS: [Fd; 2] = [Fd(3), Fd(6)];
 pub const CHANNEL: Fd = Fd(4);
 pub const LOG: Fd = Fd(5);
+pub const MAILBOX: Fd = Fd(7);
 
 /// Something that happens at a time.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -45,6 +55,8 @@ pub enum Event {
     Arrive(u64),
     /// A client does something.
     Act(usize),
+    /// A script does something.
+    Script(usize),
     /// The supervisor says something.
     Note(Vec<u8>),
     /// What a scenario planned.
@@ -99,6 +111,8 @@ pub struct World {
     /// Directories that the sandbox bars, each with all that is beneath.
     pub barred: Vec<Inode>,
     pub sockets: Vec<Socket>,
+    pub pipes: Vec<Pipe>,
+    pub spawner: Spawner,
     /// Sockets whose encryption the kernel does.
     pub sealing: BTreeMap<usize, Tls13>,
     pub backlogs: [VecDeque<usize>; 2],
@@ -133,7 +147,8 @@ impl World {
     pub fn new(mut rng: Rng, odds: Odds, tree: Tree) -> Self {
         let listeners = [0, 1].map(|index| (LISTENERS[index].0, Object::Listener(index)));
         let [plain, tls] = listeners;
-        let fds = [plain, tls, (CHANNEL.0, Object::Channel), (LOG.0, Object::Log)];
+        let others = [(CHANNEL.0, Object::Channel), (LOG.0, Object::Log), (MAILBOX.0, Object::Mailbox)];
+        let fds: BTreeMap<i32, Object> = [plain, tls].into_iter().chain(others).collect();
         Self {
             now: Duration::ZERO,
             base: Instant::now(),
@@ -145,10 +160,12 @@ impl World {
             decodes: true,
             barred: Vec::new(),
             sockets: Vec::new(),
+            pipes: Vec::new(),
+            spawner: Spawner::new(),
             sealing: BTreeMap::new(),
             backlogs: Default::default(),
             tls: crate::tls::clients(),
-            fds: fds.into(),
+            fds,
             graveyard: Graveyard::default(),
             notes: VecDeque::new(),
             reports: Vec::new(),
@@ -197,6 +214,7 @@ impl World {
             Event::Attempt(id) => self.attempt(id),
             Event::Arrive(id) => self.due.extend(self.late.remove(&id)),
             Event::Act(client) => self.act(client, at),
+            Event::Script(script) => self.act_script(script),
             Event::Deed(index) => {
                 if let Some(deed) = self.deeds[index].take() {
                     deed(self);
@@ -252,6 +270,9 @@ impl World {
     }
 
     fn mutate_by_chance(&mut self) {
+        if self.rng.chance(self.odds.spawner_dies / 4) {
+            self.spawner_dies();
+        }
         if self.rng.chance(self.odds.mutation) {
             crate::site::mutate(self);
         }
@@ -330,6 +351,9 @@ impl World {
         let object = self.fds.remove(&fd.0);
         let object = object.unwrap_or_else(|| panic!("descriptor {} is closed twice", fd.0));
         self.note(format_args!("close {} ({object:?})", fd.0));
+        if let Object::Pipe { pipe, ours } = object {
+            return self.close_pipe(pipe, ours);
+        }
         let Object::Socket(socket) = object else {
             assert!(matches!(object, Object::File(_)), "the worker closed the {object:?}");
             return;
@@ -345,6 +369,18 @@ impl World {
         let destroys = self.rng.chance(self.odds.reset_destroys);
         self.sockets[socket].close_by_server(destroys);
         self.tell_client(socket);
+    }
+
+    fn close_pipe(&mut self, pipe: usize, ours: bool) {
+        if ours {
+            let object = Object::Pipe { pipe, ours };
+            let held = self.ops.values().find(|flight| flight.object == Some(object));
+            assert!(held.is_none(), "pipe {pipe} is closed while {held:?} holds it open");
+            self.pipes[pipe].ours_open = false;
+        } else {
+            self.pipes[pipe].theirs_open -= 1;
+            self.wake_pipe(pipe);
+        }
     }
 
     /// Sockets the worker has open.

@@ -73,6 +73,7 @@ pub fn ticket_keys() -> TicketKeys {
 
 pub fn site(hosts: &[&str], certificates: Vec<config::Certificate>) -> config::Site {
     config::Site {
+        types: Vec::new(),
         hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
         root: PathBuf::from("/"),
         index: Vec::new(),
@@ -124,14 +125,7 @@ pub fn config_with(sites: Vec<config::Site>) -> config::Config {
         },
         tls: config::Tls { kernel: config::KernelTls::Auto, tickets: Some(EVERY), ticket_keys: Vec::new() },
         metrics: None,
-        cache: config::Cache {
-            dir: None,
-            memory: 0,
-            max_file: 0,
-            revalidate: second,
-            encodings: Vec::new(),
-            min_size: 0,
-        },
+        cache: config::Cache { memory: 0, max_file: 0, revalidate: second, ..config::Cache::default() },
         listen: Vec::new(),
         sites,
         warnings: Vec::new(),

@@ -1,0 +1,366 @@
+//! Programs that answer requests, as a worker sees them: runs. A run has a number in the messages to the
+//! spawner, two pipes, and a connection while somebody wants its answer.
+//!
+//! ```text
+//! start -> Waiting -> Admitted -> Asked -> (started) -> exited
+//!            full: 503    no room in the mailbox: later      '-> the next of those who wait
+//! ```
+//!
+//! A run outlives its connection until the spawner says that it has ended: so long it counts among those
+//! that run at once.
+
+mod pipes;
+mod spawner;
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use super::Worker;
+use super::slots::Key;
+use crate::config::Config;
+use crate::conn::Event;
+use crate::conn::program::{Exit, Fault, Start};
+use crate::gateway::admission::{Admission, Verdict, share};
+use crate::gateway::messages::{MountId, Why};
+use crate::observe::names::Counter;
+use crate::ring::{Ring, Stream};
+use crate::sys::Errno;
+use crate::sys::fds::{Descriptor, Fd};
+
+/// Lines about failing programs in one second; clients can provoke as many as they like.
+const FAULTS_LOGGED_MAX: u32 = 10;
+
+/// All runs of a worker.
+#[derive(Debug)]
+pub(super) struct Gateways {
+    mailbox: Fd,
+    /// Our own life's number.
+    epoch: u64,
+    /// The spawner's, once it has said it.
+    spawner: Option<u64>,
+    runs: Vec<Slot>,
+    free: Vec<u32>,
+    by_number: HashMap<u64, Key>,
+    last_number: u64,
+    /// By site, by mount.
+    admissions: Vec<Vec<Admission<Key>>>,
+    /// The paths of the mounts, for messages.
+    paths: Vec<Vec<String>>,
+    /// Runs whose start found no room in the mailbox.
+    unasked: VecDeque<Key>,
+    /// Other messages that found none.
+    unsaid: VecDeque<Vec<u8>>,
+    /// Room in the mailbox is waited for.
+    blocked: bool,
+    /// What connections are to be told, once none of them is being served: their actions share memory.
+    untold: Vec<(Key, Event<'static>)>,
+    /// Where messages are written.
+    message: Vec<u8>,
+    faults: (Option<Instant>, u32),
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    reuse: u32,
+    run: Option<Run>,
+}
+
+/// One program, wanted or running.
+#[derive(Debug)]
+struct Run {
+    number: u64,
+    mount: MountId,
+    request_id: u64,
+    /// Who wants its answer.
+    connection: Option<Key>,
+    state: State,
+    input: Option<Descriptor>,
+    output: Option<Descriptor>,
+    /// The program's ends, until they are on their way.
+    theirs: Vec<Descriptor>,
+    /// A piece of the input, of which so much went.
+    relay: Option<(Vec<u8>, usize)>,
+    input_awaited: bool,
+    output_awaited: bool,
+    output_wanted: bool,
+    pid: Option<u32>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Others run; its turn comes.
+    Waiting(Box<Start>),
+    /// The spawner is to be asked.
+    Admitted(Box<Start>),
+    /// The spawner was asked.
+    Asked,
+    /// It is over.
+    Exited,
+}
+
+impl Gateways {
+    /// For the mounts of a configuration; `None` where it has none. `mailbox` leads to the spawner.
+    pub(super) fn new(config: &Config, mailbox: Option<(Fd, u64)>) -> Option<Box<Self>> {
+        let (mailbox, epoch) = mailbox?;
+        let admission = |mount: &crate::config::Mount| {
+            let workers = config.server.workers;
+            let queue = if mount.queue == 0 { 0 } else { share(mount.queue, workers) };
+            Admission::new(share(mount.concurrency, workers), queue)
+        };
+        let sites = &config.sites;
+        let own = Self {
+            mailbox,
+            epoch,
+            spawner: None,
+            runs: Vec::new(),
+            free: Vec::new(),
+            by_number: HashMap::new(),
+            last_number: 0,
+            admissions: sites.iter().map(|site| site.mounts.iter().map(admission).collect()).collect(),
+            paths: sites
+                .iter()
+                .map(|site| site.mounts.iter().map(|mount| mount.path.clone()).collect())
+                .collect(),
+            unasked: VecDeque::new(),
+            unsaid: VecDeque::new(),
+            blocked: false,
+            untold: Vec::new(),
+            message: Vec::new(),
+            faults: (None, 0),
+        };
+        Some(Box::new(own))
+    }
+
+    fn admission(&mut self, mount: MountId) -> &mut Admission<Key> {
+        &mut self.admissions[usize::from(mount.site)][usize::from(mount.mount)]
+    }
+
+    fn store(&mut self, run: Run) -> Key {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.runs.push(Slot::default());
+            self.runs.len() as u32 - 1
+        });
+        let place = &mut self.runs[slot as usize];
+        let key = Key { slot, reuse: place.reuse };
+        self.by_number.insert(run.number, key);
+        place.run = Some(run);
+        key
+    }
+
+    fn run(&mut self, key: Key) -> Option<&mut Run> {
+        let place = self.runs.get_mut(key.slot as usize).filter(|place| place.reuse == key.reuse)?;
+        place.run.as_mut()
+    }
+
+    fn take(&mut self, key: Key) -> Option<Run> {
+        let place = self.runs.get_mut(key.slot as usize).filter(|place| place.reuse == key.reuse)?;
+        let run = place.run.take()?;
+        place.reuse = place.reuse.wrapping_add(1);
+        self.free.push(key.slot);
+        self.by_number.remove(&run.number);
+        Some(run)
+    }
+
+    /// Keys of the runs that the spawner was asked for.
+    fn asked(&self) -> Vec<Key> {
+        let is_asked = |slot: &Slot| slot.run.as_ref().is_some_and(|run| matches!(run.state, State::Asked));
+        let slots = self.runs.iter().zip(0..).filter(|(slot, _)| is_asked(slot));
+        slots.map(|(place, slot)| Key { slot, reuse: place.reuse }).collect()
+    }
+
+    /// How many wait for their turn.
+    fn waiting(&self) -> u64 {
+        self.admissions.iter().flatten().map(|admission| admission.waiting() as u64).sum()
+    }
+}
+
+impl<R: Ring> Worker<R> {
+    /// A connection wants a program.
+    pub(super) fn start_program(&mut self, key: Key, mut start: Box<Start>) -> Option<Event<'static>> {
+        let socket = self.slots.get(key)?.socket.fd();
+        let (remote, local) = (self.ring.peer(socket), self.ring.local(socket));
+        start.variables.connection(remote, local, start.client, start.secure);
+        // Mounts without a spawner: a mistake of ours, which the supervisor has logged.
+        let Some(gateways) = &mut self.gateways else { return Some(Event::ProgramRefused(500)) };
+        let mount = start.mount;
+        gateways.last_number += 1;
+        let run = Run {
+            number: gateways.last_number,
+            mount,
+            request_id: start.request_id,
+            connection: Some(key),
+            state: State::Waiting(start),
+            input: None,
+            output: None,
+            theirs: Vec::new(),
+            relay: None,
+            input_awaited: false,
+            output_awaited: false,
+            output_wanted: false,
+            pid: None,
+        };
+        let run = gateways.store(run);
+        let refused = match gateways.admission(mount).enter(run) {
+            Verdict::Full => {
+                gateways.take(run);
+                self.shared.counters.add(Counter::ProgramsTurnedAway, 1);
+                Some(Event::ProgramRefused(503))
+            }
+            verdict => {
+                if let Some(live) = self.slots.get(key) {
+                    live.run = Some(run);
+                }
+                if verdict == Verdict::Run { self.launch(run) } else { None }
+            }
+        };
+        self.count_programs();
+        refused
+    }
+
+    /// Makes the pipes of a run whose turn it is, and asks the spawner; an event where that cannot be.
+    fn launch(&mut self, key: Key) -> Option<Event<'static>> {
+        let gateways = self.gateways.as_mut()?;
+        let run = gateways.run(key)?;
+        let State::Waiting(start) = std::mem::replace(&mut run.state, State::Asked) else {
+            unreachable!("who is launched was waiting")
+        };
+        let input = start.input;
+        run.state = State::Admitted(start);
+        if let Err(errno) = self.connect_pipes(key, input) {
+            tracing::warn!(%errno, "cannot make pipes for a program");
+            self.forget_run(key);
+            return Some(Event::ProgramRefused(503));
+        }
+        self.await_output(key);
+        self.ask(key)
+    }
+
+    fn connect_pipes(&mut self, key: Key, input: bool) -> Result<(), Errno> {
+        let output = self.ring.pipe(Stream::Output)?;
+        let input = if input { Some(self.ring.pipe(Stream::Input)?) } else { None };
+        let Some(run) = self.gateways.as_mut().and_then(|gateways| gateways.run(key)) else { return Ok(()) };
+        run.output = Some(output.ours);
+        run.theirs.push(output.theirs);
+        if let Some(input) = input {
+            run.input = Some(input.ours);
+            run.theirs.push(input.theirs);
+        }
+        Ok(())
+    }
+
+    /// A connection lets go of its program. Nothing of it is heard any more.
+    pub(super) fn leave_program(&mut self, key: Key, why: Option<Why>, fault: Option<Fault>) {
+        let Some(run) = self.slots.get(key).and_then(|live| live.run.take()) else { return };
+        self.log_fault(run, fault);
+        let Some(gateways) = &mut self.gateways else { return };
+        let Some(found) = gateways.run(run) else { return };
+        found.connection = None;
+        match found.state {
+            State::Waiting(_) => {
+                let mount = found.mount;
+                gateways.admission(mount).give_up(&run);
+                gateways.take(run);
+            }
+            State::Admitted(_) => {
+                gateways.unasked.retain(|other| *other != run);
+                self.forget_run(run);
+            }
+            State::Exited => {
+                self.close_pipes(run);
+                self.gateways.as_mut().and_then(|gateways| gateways.take(run));
+            }
+            State::Asked => {
+                let number = found.number;
+                self.close_pipes(run);
+                if let Some(why) = why {
+                    self.say_end(number, why);
+                }
+            }
+        }
+        self.count_programs();
+    }
+
+    /// Ends a run that the spawner knows nothing of, or nothing any more, and that nobody listens to.
+    fn forget_run(&mut self, key: Key) {
+        self.close_pipes(key);
+        let Some(run) = self.gateways.as_mut().and_then(|gateways| gateways.take(key)) else { return };
+        if let Some(live) = run.connection.and_then(|connection| self.slots.get(connection)) {
+            live.run = None;
+        }
+        self.let_next(run.mount);
+    }
+
+    /// One of a mount's programs is over: the longest waiting comes next.
+    fn let_next(&mut self, mount: MountId) {
+        let next = self.gateways.as_mut().and_then(|gateways| gateways.admission(mount).leave());
+        let Some(next) = next else { return };
+        let connection = self.gateways.as_mut().and_then(|gateways| gateways.run(next)?.connection);
+        // Should it fail, its place is given to the next in turn: a chain as long as the queue.
+        let event = self.launch(next);
+        self.tell_later(connection, event);
+    }
+
+    fn tell_later(&mut self, connection: Option<Key>, event: Option<Event<'static>>) {
+        if let (Some(gateways), Some(connection), Some(event)) = (&mut self.gateways, connection, event) {
+            gateways.untold.push((connection, event));
+        }
+    }
+
+    /// Tells connections what they are still to be told.
+    pub(super) fn tell_of_programs(&mut self) {
+        while let Some((connection, event)) = self.gateways.as_mut().and_then(|own| own.untold.pop()) {
+            self.deliver(connection, event);
+        }
+    }
+
+    /// A program is over.
+    fn run_exited(&mut self, key: Key, exit: Exit) {
+        let Some(run) = self.gateways.as_mut().and_then(|gateways| gateways.run(key)) else { return };
+        run.state = State::Exited;
+        let (mount, connection) = (run.mount, run.connection);
+        match connection {
+            Some(connection) => {
+                self.deliver(connection, Event::ProgramExited(exit));
+                // What waits for more of its output waits in vain if what it left running has the pipe.
+                self.read_last(key);
+            }
+            None => {
+                self.close_pipes(key);
+                self.gateways.as_mut().and_then(|gateways| gateways.take(key));
+            }
+        }
+        self.let_next(mount);
+        self.count_programs();
+    }
+
+    fn log_fault(&mut self, key: Key, fault: Option<Fault>) {
+        let (Some(fault), Some(gateways)) = (fault, &mut self.gateways) else { return };
+        let Some(run) = gateways.run(key) else { return };
+        let (mount, pid, request_id) = (run.mount, run.pid, run.request_id);
+        let path = &gateways.paths[usize::from(mount.site)][usize::from(mount.mount)];
+        let request = format!("{request_id:016x}");
+        if matches!(fault, Fault::Refused(_)) {
+            // The spawner says why, where that is the operator's business.
+            return tracing::debug!(request, "no program below {path}: {fault}");
+        }
+        self.shared.counters.add(Counter::ProgramsFailed, 1);
+        let now = self.shared.clock.now;
+        let (since, count) = &mut gateways.faults;
+        if since.is_none_or(|since| now > since + Duration::from_secs(1)) {
+            if *count > FAULTS_LOGGED_MAX {
+                tracing::warn!("{} more programs failed", *count - FAULTS_LOGGED_MAX);
+            }
+            (*since, *count) = (Some(now), 0);
+        }
+        *count += 1;
+        if *count <= FAULTS_LOGGED_MAX {
+            tracing::warn!(pid, request, "a program below {path} failed: {fault}");
+        }
+    }
+
+    fn count_programs(&self) {
+        if let Some(gateways) = &self.gateways {
+            self.shared.counters.set(Counter::ProgramsWaiting, gateways.waiting());
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! A spawner and scripts that exist in memory only. What a script does is in the name it is asked by.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use httpd::gateway::messages::{Message, Refusal, ToSpawner, ToWorker};
+use httpd::sys::Errno;
+use httpd::sys::process::Ended;
+
+use crate::world::{Event, Object, World};
+
+/// The other end of the worker's mailbox.
+#[derive(Debug)]
+pub struct Spawner {
+    epoch: u64,
+    /// The worker's, once it has said hello.
+    worker: u64,
+    pub scripts: Vec<Script>,
+    /// What the worker is still to hear.
+    pub says: VecDeque<Vec<u8>>,
+    /// When it died and was born anew.
+    pub deaths: Vec<Duration>,
+}
+
+/// One script, and what it is still to do.
+#[derive(Debug)]
+pub struct Script {
+    id: u64,
+    input: Option<usize>,
+    output: Option<usize>,
+    variables: BTreeMap<String, String>,
+    act: Act,
+    read: Vec<u8>,
+    input_ended: bool,
+    prints: VecDeque<u8>,
+    composed: bool,
+    over: bool,
+}
+
+/// What scripts do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Act {
+    /// Prints what it reads, when it has read all of it.
+    Echo,
+    /// Prints much, and reads nothing; with its length or without.
+    Much { counted: bool },
+    /// Prints, with its input closed from the beginning.
+    Deaf,
+    /// Says that it prints more than it does.
+    Short,
+    /// Prints more than it says.
+    Long,
+    /// Prints what is no head.
+    Bad,
+    /// Prints nothing.
+    Nothing,
+    /// Prints nothing, and does not end.
+    Silent,
+    /// Prints for ever.
+    Forever,
+    /// Is killed in the middle.
+    Killed,
+    /// Ends, but what it left running keeps its output.
+    Background,
+    /// Closes its output and goes on.
+    Lingers,
+    /// Prints a whole response.
+    Unparsed,
+    /// Sends the client elsewhere, within.
+    Redirect,
+    /// The same, for ever.
+    Loop,
+}
+
+/// What `much` prints.
+pub const MUCH: usize = 9_000;
+
+pub fn much() -> Vec<u8> {
+    (0..MUCH).map(|index| b'a' + (index % 23) as u8).collect()
+}
+
+impl Spawner {
+    pub fn new() -> Self {
+        Self { epoch: 100, worker: 0, scripts: Vec::new(), says: VecDeque::new(), deaths: Vec::new() }
+    }
+}
+
+impl World {
+    /// The worker says something to the spawner; `pipes` came along.
+    pub fn tell_spawner(&mut self, note: &[u8], pipes: &[usize]) -> Result<(), Errno> {
+        if self.rng.chance(self.odds.mailbox_full) {
+            return Err(Errno::AGAIN);
+        }
+        let message = Message::<ToSpawner>::decode(note).expect("a message of the worker's");
+        self.spawner.worker = message.from;
+        if message.what == ToSpawner::Hello {
+            self.spawner_says(ToWorker::Hello);
+            return Ok(());
+        }
+        if message.to != self.spawner.epoch {
+            return Ok(());
+        }
+        match message.what {
+            ToSpawner::Hello => {}
+            ToSpawner::Start(start) => {
+                pipes.iter().for_each(|pipe| self.pipes[*pipe].theirs_open += 1);
+                let output = pipes[0];
+                let input = start.input.then(|| pipes[1]);
+                assert_eq!(pipes.len(), 1 + usize::from(start.input), "as many pipes as it says");
+                let pairs = start.variables.iter().map(|pair| {
+                    let text = String::from_utf8_lossy(pair).into_owned();
+                    let (name, value) = text.split_once('=').expect("a pair");
+                    (name.to_owned(), value.to_owned())
+                });
+                let name = start.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+                self.start(start.id, name, input, output, pairs.collect());
+            }
+            ToSpawner::End { id, .. } => {
+                let found = self.spawner.scripts.iter().position(|script| script.id == id && !script.over);
+                if let Some(script) = found {
+                    self.end_script(script, Ended::Killed(15), false);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn start(
+        &mut self,
+        id: u64,
+        name: &[u8],
+        input: Option<usize>,
+        output: usize,
+        variables: BTreeMap<String, String>,
+    ) {
+        let name = String::from_utf8_lossy(name).into_owned();
+        let refused = match name.as_str() {
+            "absent" => Some(Refusal::NotFound),
+            "plain" => Some(Refusal::Forbidden),
+            "busy" => Some(Refusal::Busy),
+            "broken" => Some(Refusal::Broken),
+            _ => None,
+        };
+        if let Some(why) = refused {
+            [Some(output), input].into_iter().flatten().for_each(|pipe| self.let_go(pipe));
+            return self.spawner_says(ToWorker::Refused { id, why });
+        }
+        let act = match name.as_str() {
+            "echo" => Act::Echo,
+            "much" => Act::Much { counted: false },
+            "counted" => Act::Much { counted: true },
+            "deaf" => Act::Deaf,
+            "short" => Act::Short,
+            "long" => Act::Long,
+            "bad" => Act::Bad,
+            "nothing" => Act::Nothing,
+            "silent" => Act::Silent,
+            "forever" => Act::Forever,
+            "killed" => Act::Killed,
+            "background" => Act::Background,
+            "lingers" => Act::Lingers,
+            "nph-raw" => Act::Unparsed,
+            "redirect" => Act::Redirect,
+            "loop" => Act::Loop,
+            other => panic!("a script {other}"),
+        };
+        let (read, prints) = (Vec::new(), VecDeque::new());
+        let input_ended = input.is_none();
+        self.spawner.scripts.push(Script {
+            id,
+            input,
+            output: Some(output),
+            variables,
+            act,
+            read,
+            input_ended,
+            prints,
+            composed: false,
+            over: false,
+        });
+        let script = self.spawner.scripts.len() - 1;
+        self.note(format_args!("script {script} ({name}) starts"));
+        self.spawner_says(ToWorker::Started { id, pid: 1000 + id as u32, nph: name.starts_with("nph-") });
+        let after = self.rng.micros(1, 3000);
+        self.schedule(after, Event::Script(script));
+    }
+
+    /// A script does something.
+    pub fn act_script(&mut self, index: usize) {
+        if self.spawner.scripts[index].over {
+            return;
+        }
+        let act = self.spawner.scripts[index].act;
+        match act {
+            Act::Deaf => {
+                if let Some(input) = self.spawner.scripts[index].input.take() {
+                    self.let_go(input);
+                }
+            }
+            Act::Echo => self.read_input(index),
+            _ => {}
+        }
+        let script = &mut self.spawner.scripts[index];
+        if !script.composed && (act != Act::Echo || script.input_ended) {
+            script.composed = true;
+            let text = compose(script);
+            script.prints.extend(text);
+        }
+        if act == Act::Forever && script.prints.is_empty() {
+            script.prints.extend(much());
+        }
+        let composed = script.composed;
+        let printed = self.print(index);
+        let script = &self.spawner.scripts[index];
+        if composed && script.prints.is_empty() && !matches!(act, Act::Silent | Act::Forever) {
+            return self.finish_script(index);
+        }
+        let after = if printed { self.rng.micros(1, 300) } else { self.rng.micros(100, 20_000) };
+        let after = if act == Act::Silent { Duration::from_secs(5) } else { after };
+        self.schedule(after, Event::Script(index));
+    }
+
+    fn read_input(&mut self, index: usize) {
+        let Some(input) = self.spawner.scripts[index].input else { return };
+        let length = self.rng.within(1, 9000);
+        match self.pipes[input].read(length) {
+            Ok(bytes) if bytes.is_empty() => self.spawner.scripts[index].input_ended = true,
+            Ok(bytes) => {
+                self.spawner.scripts[index].read.extend(bytes);
+                self.wake_pipe(input);
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Prints some; whether that went well.
+    fn print(&mut self, index: usize) -> bool {
+        let length = self.rng.within(1, 9000);
+        let script = &mut self.spawner.scripts[index];
+        let (Some(output), false) = (script.output, script.prints.is_empty()) else { return true };
+        let piece: Vec<u8> = script.prints.iter().take(length).copied().collect();
+        match self.pipes[output].write(&piece) {
+            Ok(count) => {
+                self.spawner.scripts[index].prints.drain(..count);
+                self.wake_pipe(output);
+                true
+            }
+            Err(Errno::PIPE) => {
+                // SIGPIPE, unless it has ended meanwhile.
+                self.end_script(index, Ended::Killed(13), false);
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
+    fn finish_script(&mut self, index: usize) {
+        match self.spawner.scripts[index].act {
+            Act::Killed => self.end_script(index, Ended::Killed(11), false),
+            Act::Background => {
+                // The pipe stays open for ever.
+                self.spawner.scripts[index].output = None;
+                self.end_script(index, Ended::Exited(0), false);
+            }
+            Act::Lingers => {
+                if let Some(output) = self.spawner.scripts[index].output.take() {
+                    self.let_go(output);
+                }
+                let after = self.rng.micros(1, 3_000_000);
+                self.spawner.scripts[index].act = Act::Nothing;
+                self.schedule(after, Event::Script(index));
+            }
+            _ => {
+                let code = *self.rng.pick(&[0, 0, 1]);
+                self.end_script(index, Ended::Exited(code), false);
+            }
+        }
+    }
+
+    fn end_script(&mut self, index: usize, how: Ended, overran: bool) {
+        let script = &mut self.spawner.scripts[index];
+        if std::mem::replace(&mut script.over, true) {
+            return;
+        }
+        let id = script.id;
+        let ends = [script.input.take(), script.output.take()];
+        self.note(format_args!("script {index} ends: {how:?}"));
+        let said_first = self.rng.chance(500);
+        if said_first {
+            self.spawner_says(ToWorker::Exited { id, how, cpu: Duration::ZERO, overran });
+        }
+        ends.into_iter().flatten().for_each(|pipe| self.let_go(pipe));
+        if !said_first {
+            self.spawner_says(ToWorker::Exited { id, how, cpu: Duration::ZERO, overran });
+        }
+    }
+
+    /// The spawner dies, and another is born on the same mailbox.
+    pub fn spawner_dies(&mut self) {
+        self.note(format_args!("the spawner dies"));
+        self.spawner.deaths.push(self.now);
+        for index in 0..self.spawner.scripts.len() {
+            let script = &mut self.spawner.scripts[index];
+            if !std::mem::replace(&mut script.over, true) {
+                let ends = [script.input.take(), script.output.take()];
+                ends.into_iter().flatten().for_each(|pipe| self.let_go(pipe));
+            }
+        }
+        self.spawner.epoch += 1;
+        // What it said before is still in the mailbox.
+        self.spawner_says(ToWorker::Hello);
+    }
+
+    fn let_go(&mut self, pipe: usize) {
+        self.pipes[pipe].theirs_open -= 1;
+        self.wake_pipe(pipe);
+    }
+
+    pub fn wake_pipe(&mut self, pipe: usize) {
+        self.wake(Object::Pipe { pipe, ours: true });
+    }
+
+    fn spawner_says(&mut self, what: ToWorker) {
+        let mut bytes = Vec::new();
+        Message { from: self.spawner.epoch, to: self.spawner.worker, what }.encode(&mut bytes);
+        self.spawner.says.push_back(bytes);
+        self.wake(Object::Mailbox);
+    }
+}
+
+/// What a script prints, given what it has read.
+fn compose(script: &Script) -> Vec<u8> {
+    let head = |fields: &str, body: &[u8]| [fields.as_bytes(), b"\n\n", body].concat();
+    let text = "Content-Type: text/plain";
+    match script.act {
+        Act::Echo => match script.variables.get("CONTENT_LENGTH").map(|length| length.parse::<usize>()) {
+            Some(length) if length != Ok(script.read.len()) => {
+                head("Status: 500\nContent-Type: text/plain", b"not what CONTENT_LENGTH says")
+            }
+            _ => head(text, &script.read),
+        },
+        Act::Much { counted: true } => {
+            head(&format!("Status: 201\r\n{text}\r\nContent-Length: {MUCH}\r"), &much())
+        }
+        Act::Much { counted: false } | Act::Deaf | Act::Background | Act::Lingers | Act::Killed => {
+            head(text, &much())
+        }
+        Act::Short => head(&format!("{text}\nContent-Length: {}", MUCH + 1), &much()),
+        Act::Long => head(&format!("{text}\nContent-Length: {MUCH}"), &[&much(), &b"more"[..]].concat()),
+        Act::Bad => b"no field\n\n".to_vec(),
+        Act::Nothing | Act::Silent => Vec::new(),
+        Act::Forever => head(text, b""),
+        Act::Unparsed => b"HTTP/1.1 203 Own\r\nDate: now\r\nContent-Length: 3\r\n\r\nraw".to_vec(),
+        Act::Redirect => head("Location: /steady.bin", b""),
+        Act::Loop => head("Location: /cgi/loop", b""),
+    }
+}
