@@ -104,3 +104,45 @@ impl Watches {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use super::*;
+
+    #[test]
+    fn beyond_the_limit_directories_are_left_unwatched_and_what_is_watched_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut watches = Watches::new(2);
+        for name in ["a", "b", "c"] {
+            fs::create_dir(directory.path().join(name)).unwrap();
+            let open = File::open(directory.path().join(name)).unwrap();
+            assert!(watches.add(0, name.as_bytes(), open.as_fd()), "{name} is new");
+        }
+        assert_eq!(watches.refused(), Some(Errno::NOSPC));
+        for name in ["a", "b", "c"] {
+            fs::write(directory.path().join(name).join("file"), "").unwrap();
+        }
+        let mut changes = Changes::default();
+        watches.take(&mut changes);
+        let told: Vec<Place> = changes.directories.into_iter().collect();
+        assert_eq!(told, [(0, b"a".to_vec()), (0, b"b".to_vec())]);
+        assert!(!changes.everything);
+    }
+
+    #[test]
+    fn a_directory_is_known_by_each_of_its_names_and_forgotten_with_its_root() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = File::open(directory.path()).unwrap();
+        let mut watches = Watches::new(9);
+        assert!(watches.add(0, b"", open.as_fd()));
+        assert!(!watches.add(0, b"", open.as_fd()));
+        assert!(watches.add(1, b"below", open.as_fd()));
+        watches.forget_root(0);
+        fs::write(directory.path().join("file"), "").unwrap();
+        let mut changes = Changes::default();
+        watches.take(&mut changes);
+        assert_eq!(changes.directories.into_iter().collect::<Vec<_>>(), [(1, b"below".to_vec())]);
+    }
+}

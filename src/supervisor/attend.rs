@@ -109,6 +109,7 @@ impl Supervisor {
                         let (name, generation) = (id.kind.name(), id.generation);
                         let again = super::again(times, again_in, "it is not wanted any more");
                         tracing::warn!("the {name} of generation {generation} ended: {how}; {again}");
+                        self.waits_no_longer(id);
                     }
                 }
             }

@@ -29,10 +29,10 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::config::{AccessLog, Config, Environment, Level, Source};
+use crate::config::{AccessLog, Config, Environment, Level, Precompress, Source};
 use crate::observe::health::Health;
 use crate::observe::log;
-use crate::observe::names::Counters;
+use crate::observe::names::{Counter, Counters};
 use crate::observe::status::{Reload, Sums};
 use crate::sys::process::{self, Pid};
 use crate::sys::signals::{Signal, Signals};
@@ -91,6 +91,9 @@ pub fn run_with(
     }
 }
 
+/// How often a service manager hears that files are compressed before serving.
+const WAITING_EVERY: Duration = Duration::from_secs(5);
+
 struct Supervisor {
     load: Box<dyn Fn() -> Result<Config, String>>,
     programs: Programs,
@@ -124,6 +127,9 @@ struct Supervisor {
     began: Instant,
     /// The same, in seconds since 1970.
     started: u64,
+    /// The first generation, which begins when its precompressor has made its first pass.
+    awaited: Option<(CompanionId, Event)>,
+    awaited_told: Instant,
     ended: Option<Result<(), String>>,
 }
 
@@ -186,6 +192,8 @@ impl Supervisor {
             cores: process::cores(),
             began: now,
             started: now_in_seconds(),
+            awaited: None,
+            awaited_told: now,
             ended: None,
         };
         let adopted = supervisor.take_over(inheritance, now)?;
@@ -216,7 +224,8 @@ impl Supervisor {
         let control = self.control.as_ref().and_then(Control::deadline);
         let processes = [self.machine.deadline(), self.companions.deadline()];
         let deadlines = processes.into_iter().chain([self.alive_at, self.secure.deadline(), control]);
-        let limit = deadlines.flatten().min();
+        let waiting = self.awaited.as_ref().map(|_| self.awaited_told + WAITING_EVERY);
+        let limit = deadlines.chain([waiting]).flatten().min();
         let limit = limit.map(|until| until.saturating_duration_since(Instant::now()));
         let mut fds = vec![(self.signals.as_fd(), For::Reading)];
         let mut speakers = Vec::new();
@@ -243,12 +252,13 @@ impl Supervisor {
         self.handle(Event::Tick);
         self.attend(companions::Event::Tick);
         self.sign_of_life();
+        self.tell_of_waiting();
         self.watch_certificates();
-        if self.reload_wanted && self.machine.may_begin() {
+        if self.reload_wanted && self.awaited.is_none() && self.machine.may_begin() {
             self.reload_wanted = false;
             self.reload();
         }
-        if self.renewal_wanted && self.machine.may_begin() {
+        if self.renewal_wanted && self.awaited.is_none() && self.machine.may_begin() {
             self.renewal_wanted = false;
             self.renew();
         }
@@ -267,6 +277,7 @@ impl Supervisor {
             Signal::Stop => {
                 tracing::info!("{}", if self.machine.is_stopping() { "stopping now" } else { "draining" });
                 self.notify.stopping();
+                self.awaited = None;
                 if self.machine.is_stopping() {
                     self.attend(companions::Event::Hurry);
                 }
@@ -275,6 +286,9 @@ impl Supervisor {
             }
             Signal::Reload => self.reload_wanted = true,
             Signal::Reopen => self.reopen_access_logs(),
+            Signal::Replace if self.awaited.is_some() => {
+                tracing::warn!("not replaced: nothing serves before its files are compressed");
+            }
             Signal::Replace => self.replace(),
         }
     }
@@ -444,8 +458,44 @@ impl Supervisor {
         self.generations.insert(id, generation);
         // Before the workers, so that it is small, and there when they first ask.
         self.want(Kind::Spawner, id);
-        self.handle(event);
+        if self.is_to_wait(id) {
+            tracing::info!("compressing before serving");
+            let precompressor = CompanionId { generation: id, kind: Kind::Precompressor };
+            self.awaited = Some((precompressor, event));
+            self.want(Kind::Precompressor, id);
+        } else {
+            self.handle(event);
+        }
         Ok(())
+    }
+
+    /// Only the first generation waits until files are compressed: later ones have one that serves meanwhile.
+    fn is_to_wait(&self, id: u64) -> bool {
+        let config = self.generations.get(&id).map(|generation| &generation.config);
+        self.machine.current().is_none()
+            && config.is_some_and(|config| {
+                config.cache.precompress == Precompress::Startup && crate::precompress::is_wanted(config)
+            })
+    }
+
+    /// Begins what waited for this companion; also when it died, since nothing must wait for ever.
+    fn waits_no_longer(&mut self, id: CompanionId) {
+        if self.awaited.as_ref().is_some_and(|(awaited, _)| *awaited == id)
+            && let Some((_, event)) = self.awaited.take()
+        {
+            self.handle(event);
+        }
+    }
+
+    /// A service manager gives up on what is not ready soon, unless it hears that there is progress.
+    fn tell_of_waiting(&mut self) {
+        let Some((id, _)) = &self.awaited else { return };
+        if self.awaited_told.elapsed() < WAITING_EVERY {
+            return;
+        }
+        self.awaited_told = Instant::now();
+        let left = self.attending.get(id).map(|process| process.counters.get(Counter::PrecompressPending));
+        self.notify.waiting(&format!("{} files to compress before serving", left.unwrap_or_default()));
     }
 
     fn reload(&mut self) {

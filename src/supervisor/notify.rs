@@ -44,6 +44,12 @@ impl Notify {
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={}\n", monotonic.as_micros()));
     }
 
+    /// Nothing serves yet, but something is done about it.
+    pub fn waiting(&self, status: &str) {
+        // Another half minute from now, in microseconds, whatever the unit's limit says.
+        self.send(&format!("{}\nEXTEND_TIMEOUT_USEC=30000000\n", Status(status)));
+    }
+
     /// The workers drain.
     pub fn stopping(&self) {
         self.send("STOPPING=1\nSTATUS=draining\n");

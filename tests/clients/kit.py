@@ -190,7 +190,7 @@ class Place:
         listen = listen or '[[listen]]\naddress = "127.0.0.1:0"\n'
         control = self.folder / f"control{len(self.servers)}.sock"
         return (f'[server]\nworkers = 2\npin = false\ncontrol = "{control}"\n{server}\n[log]\n{log}\n'
-                f'[cache]\nrevalidate = "50ms"\n{top}\n{listen}\n[[site]]\nroot = "root"\n{site}\n{sites}\n')
+                f'[cache]\nrevalidate = "50ms"\ndir = ""\n{top}\n{listen}\n[[site]]\nroot = "root"\n{site}\n{sites}\n')
 
     def start(self, words, config=None, wrapper=(), **keywords):
         server = Server([*wrapper, OPTIONS.httpd, *words], self.folder, config, **keywords)

@@ -127,7 +127,8 @@ impl Site {
         let Self { extra, listen, site, .. } = self;
         let server = if extra.contains("[server]") { "" } else { "[server]\nworkers = 2\n" };
         let log = if extra.contains("[log]") { "" } else { "[log]\naccess = \"off\"\n" };
-        let cache = if extra.contains("[cache]") { "" } else { "[cache]\nrevalidate = \"50ms\"\n" };
+        let cache =
+            if extra.contains("[cache]") { "" } else { "[cache]\nrevalidate = \"50ms\"\ndir = \"\"\n" };
         format!("{server}{log}{cache}{extra}\n{listen}\n[[site]]\nroot = \"root\"\n{site}\n")
             .replace("[server]\n", &format!("[server]\ncontrol = \"{folder}/control.sock\"\n"))
             .replace("FOLDER", &folder)
@@ -151,16 +152,16 @@ impl Server {
     }
 
     /// Process ids of the workers of all generations, without what runs beside them.
-    pub fn workers_only(&self) -> Vec<u32> {
+    pub fn workers(&self) -> Vec<u32> {
         let is_worker = |pid: &u32| {
             let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             name.starts_with("httpd worker")
         };
-        self.workers().into_iter().filter(is_worker).collect()
+        self.children().into_iter().filter(is_worker).collect()
     }
 
     /// Process ids of the supervisor's children.
-    pub fn workers(&self) -> Vec<u32> {
+    pub fn children(&self) -> Vec<u32> {
         let path = format!("/proc/{0}/task/{0}/children", self.pid());
         let text = std::fs::read_to_string(path).unwrap_or_default();
         text.split_whitespace().filter_map(|word| word.parse().ok()).collect()

@@ -60,10 +60,10 @@ fn traffic_is_counted_and_outlives_the_worker_that_served_it() {
     assert_eq!(value(&text, buckets), 1.0);
     assert!(value(&text, "httpd_sent_bytes_total") > 100.0);
 
-    let old = server.workers_only();
+    let old = server.workers();
     signal(old[0], "KILL");
     until("the worker is replaced", || {
-        let now = server.workers_only();
+        let now = server.workers();
         now.len() == 1 && now != old
     });
     becomes(port, "httpd_worker_restarts_total", 1.0);
@@ -125,11 +125,11 @@ fn a_reload_moves_the_metrics_or_leaves_them() {
     let text = std::fs::read_to_string(&file).expect("the configuration");
     server.get("/");
     let reload = |text: String| {
-        let old = server.workers_only();
+        let old = server.workers();
         std::fs::write(&file, text).expect("written");
         server.signal("HUP");
         until("a new generation", || {
-            let now = server.workers_only();
+            let now = server.workers();
             now.len() == old.len() && now.iter().all(|pid| !old.contains(pid))
         });
     };
@@ -165,7 +165,7 @@ fn a_taken_port_refuses_the_start() {
 fn nobody_holds_up_the_metrics_or_the_supervisor() {
     let port = free_port();
     let server = Site::new().with(&section(port)).start();
-    let old = server.workers_only();
+    let old = server.workers();
     // More than there is room for, silent.
     let silent: Vec<TcpStream> =
         (0..100).map(|_| TcpStream::connect(("127.0.0.1", port)).expect("a connection")).collect();
@@ -189,10 +189,10 @@ fn nobody_holds_up_the_metrics_or_the_supervisor() {
     assert_eq!(ask(port, "/health").status, 200);
     // Supervision goes on: a worker that dies is replaced, and so is the process of the metrics itself.
     signal(old[0], "KILL");
-    until("a worker is replaced", || !server.workers_only().contains(&old[0]));
+    until("a worker is replaced", || !server.workers().contains(&old[0]));
     becomes(port, "httpd_worker_restarts_total", 1.0);
     let companions: Vec<u32> =
-        server.workers().into_iter().filter(|pid| !server.workers_only().contains(pid)).collect();
+        server.children().into_iter().filter(|pid| !server.workers().contains(pid)).collect();
     assert_eq!(companions.len(), 1);
     signal(companions[0], "KILL");
     becomes(port, "httpd_companion_restarts_total{name=\"metrics\"}", 1.0);
@@ -219,7 +219,7 @@ fn what_is_counted_survives_a_reload() {
     for _ in 0..5 {
         assert_eq!(server.get("/").status, 200);
     }
-    let old = server.workers_only();
+    let old = server.workers();
     server.signal("HUP");
     replaced(&server, &old);
     becomes(port, "httpd_requests_total", 5.0);
@@ -228,7 +228,7 @@ fn what_is_counted_survives_a_reload() {
 
 fn replaced(server: &Server, old: &[u32]) {
     until("the old workers end", || {
-        let now = server.workers_only();
+        let now = server.workers();
         now.len() == old.len() && now.iter().all(|pid| !old.contains(pid))
     });
 }
@@ -241,7 +241,7 @@ fn what_is_counted_survives_another_program() {
         assert_eq!(server.get("/").status, 200);
     }
     becomes(port, "httpd_requests_total", 5.0);
-    let old = server.workers_only();
+    let old = server.workers();
     server.signal("USR2");
     server.wait_for("serving");
     replaced(&server, &old);

@@ -68,7 +68,7 @@ class Httpd(Server):
         with open(self.config, "w", encoding="ascii") as file:
             file.write(
                 f'[server]\nworkers = {WORKERS}\npin = false\ncontrol = "{directory}/control.sock"\n'
-                f'[log]\naccess = "off"\n[[listen]]\naddress = "127.0.0.1:0"\ntls = true\n')
+                f'[log]\naccess = "off"\n[cache]\ndir = ""\n[[listen]]\naddress = "127.0.0.1:0"\ntls = true\n')
             for site in sites:
                 host = f'host = "{site.host}"\n' if site.host else ""
                 file.write(f'[[site]]\n{host}root = "{site.root}"\n')

@@ -33,7 +33,8 @@ impl Site {
         let text = format!(
             "[server]\nuser = \"root\"\nworkers = 1\ncontrol = \"control\"\n[log]\naccess = \"off\"\n\
              [cache]\ndir = \"cache\"\n{cache}\n\
-             [[listen]]\naddress = \"unix:http.sock\"\n[[site]]\nroot = \"root\"\n"
+             [[listen]]\naddress = \"unix:{}/http.sock\"\n[[site]]\nroot = \"root\"\n",
+            self.directory.path().display()
         );
         fs::write(self.config(), text).expect("a configuration");
     }

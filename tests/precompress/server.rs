@@ -10,23 +10,9 @@ use httpd::files::entry::Coding;
 use crate::kit::{Server, Site, page, until};
 
 /// Starts a server whose messages go to a file.
-fn serve(site: &Site, wrapped: Option<&str>) -> (Server, PathBuf) {
+fn serve(site: &Site) -> (Server, PathBuf) {
     let log = site.directory.path().join("log");
-    let mut command = match wrapped {
-        None => Command::new(env!("CARGO_BIN_EXE_httpd")),
-        Some(script) => {
-            let mut command = Command::new("unshare");
-            command.args([
-                "-Ur",
-                "sh",
-                "-c",
-                &format!("{script}\nexec \"$@\""),
-                "sh",
-                env!("CARGO_BIN_EXE_httpd"),
-            ]);
-            command
-        }
-    };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_httpd"));
     command.arg("-c").arg(site.config()).current_dir(site.directory.path());
     let stderr = fs::File::create(&log).expect("a log");
     command.stderr(Stdio::from(stderr)).env_remove("JOURNAL_STREAM");
@@ -42,7 +28,7 @@ fn has_all(site: &Site, name: &str) -> bool {
 fn what_changes_is_compressed_while_serving() {
     let site = Site::new();
     site.put("a.html", page(1, 300));
-    let (_server, log) = serve(&site, None);
+    let (_server, log) = serve(&site);
     until("the first pass", || has_all(&site, "a.html"));
     site.put("b.html", page(2, 300));
     site.put("new/directory/c.html", page(3, 300));
@@ -69,7 +55,7 @@ fn a_root_that_is_flipped_is_compressed_again() {
     }
     fs::remove_dir(site.root()).unwrap();
     symlink(&one, site.root()).unwrap();
-    let (_server, _) = serve(&site, None);
+    let (_server, _) = serve(&site);
     until("the first release", || has_all(&site, "index.html"));
     let next = site.directory.path().join("next");
     symlink(&two, &next).unwrap();
@@ -79,27 +65,10 @@ fn a_root_that_is_flipped_is_compressed_again() {
 }
 
 #[test]
-fn where_directories_cannot_be_watched_they_are_walked() {
-    let site = Site::new();
-    for number in 0..10 {
-        site.put(&format!("{number}/index.html"), page(number, 100));
-    }
-    let (_server, log) = serve(&site, Some("echo 3 > /proc/sys/user/max_inotify_watches || exit 0"));
-    let said = || fs::read_to_string(&log).unwrap_or_default();
-    if said().contains("max_inotify_watches") {
-        eprintln!("skipped: the limit cannot be set here: {}", said());
-        return;
-    }
-    until("the first pass", || (0..10).all(|number| has_all(&site, &format!("{number}/index.html"))));
-    until("the message", || said().contains("cannot watch all directories"));
-    assert_eq!(said().matches("cannot watch all directories").count(), 1, "{}", said());
-}
-
-#[test]
 fn without_a_cache_directory_nothing_is_made() {
     let site = Site::with("precompress = \"off\"");
     site.put("a.html", page(1, 300));
-    let (_server, _) = serve(&site, None);
+    let (_server, _) = serve(&site);
     until("it serves", || site.directory.path().join("http.sock").exists());
     assert!(!site.cache().exists());
 }
@@ -110,7 +79,7 @@ fn startup_compresses_before_it_serves() {
     for number in 0..10 {
         site.put(&format!("{number}.html"), page(number, 200));
     }
-    let (_server, log) = serve(&site, None);
-    until("it serves", || fs::read_to_string(&log).unwrap_or_default().contains("serving"));
+    let (_server, log) = serve(&site);
+    until("it serves", || fs::read_to_string(&log).unwrap_or_default().contains("(pid "));
     assert_eq!(site.check(|_| true), 30);
 }
