@@ -134,8 +134,9 @@ impl Supervisor {
                 Ok((length, _)) if note[..length] == *metrics::STATUS => return self.tell_status(id),
                 Ok((length, _)) => match Report::from_note(&note[..length]) {
                     Some(Report::Failed(reason)) => process.reason = Some(reason),
-                    // Nothing waits for it; and its roots are its own affair.
-                    Some(Report::Ready | Report::Barred) => {}
+                    Some(Report::Ready) => self.waits_no_longer(id),
+                    // Its roots are its own affair.
+                    Some(Report::Barred) => {}
                     None => tracing::warn!("the {} sent a note that is none", id.kind.name()),
                 },
                 Err(errno) if errno == Errno::AGAIN => return,

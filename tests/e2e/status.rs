@@ -23,7 +23,7 @@ fn the_table_tells_what_runs() {
     for _ in 0..3 {
         server.get("/");
     }
-    until("requests are counted", || server.counter("requests") == 3);
+    until("responses are timed", || server.status()["latency"]["2xx"]["count"] == 3);
     let output = run(&server, &[]);
     let text = String::from_utf8(output.stdout).expect("text");
     assert!(output.status.success() && output.stderr.is_empty());
@@ -44,7 +44,7 @@ fn the_table_tells_what_runs() {
 fn json_has_what_the_table_has() {
     let server = Site::new().start();
     server.get("/");
-    until("requests are counted", || server.counter("requests") == 1);
+    until("the response is timed", || server.status()["latency"]["2xx"]["count"] == 1);
     let status = server.status();
     for key in [
         "version",
@@ -188,4 +188,37 @@ fn a_start_is_introduced_once() {
         "{:?}",
         &server.said[before..]
     );
+}
+
+/// systemd names the device and inode of the stream it reads in JOURNAL_STREAM; a file does for a stream.
+#[test]
+fn the_journal_is_given_priorities() {
+    use std::os::unix::fs::MetadataExt as _;
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = folder.path().display();
+    let config = format!(
+        "[server]\ncontrol = \"{place}/control.sock\"\nworkers = 1\n[log]\naccess = \"off\"\n\
+         [[listen]]\naddress = \"unix:{place}/http.sock\"\n[[site]]\nroot = \"{place}\"\n"
+    );
+    std::fs::write(folder.path().join("httpd.toml"), config).expect("written");
+    let journal = std::fs::File::create(folder.path().join("journal")).expect("a file");
+    let facts = journal.metadata().expect("facts");
+    let mut server = Watcher(
+        Command::new(env!("CARGO_BIN_EXE_httpd"))
+            .arg("-c")
+            .arg(folder.path().join("httpd.toml"))
+            .env("JOURNAL_STREAM", format!("{}:{}", facts.dev(), facts.ino()))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(journal)
+            .spawn()
+            .expect("the server starts"),
+    );
+    let said = || std::fs::read_to_string(folder.path().join("journal")).expect("what it said");
+    until("it serves", || said().contains(" serving "));
+    crate::kit::signal(server.0.id(), "TERM");
+    assert!(server.0.wait().expect("it ends").success());
+    let said = said();
+    assert!(said.lines().all(|line| line.starts_with("<6>") || line.starts_with("<4>")), "{said}");
+    assert!(said.contains("<6>httpd "), "{said}");
 }

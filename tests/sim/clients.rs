@@ -326,7 +326,9 @@ impl Client {
                 true
             }
             got => {
+                // Over TLS, what ends without the alert was cut.
                 if got == Got::End
+                    && self.tls.as_ref().is_none_or(|tls| tls.told)
                     && let Some(response) = self.reader.0.finish()
                     && let Err(what) = self.take_answer(world, &response)
                 {

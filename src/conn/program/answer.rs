@@ -261,6 +261,7 @@ impl Connection {
         let stays = (input.is_complete() || !program.asked.continue_due) && !program.asked.ends;
         match self.ending_after(program.asked.persistence, scope) {
             Ending::No if !stays => Ending::After { outcome: Outcome::Complete, linger: true },
+            Ending::After { outcome, .. } if !input.is_complete() => Ending::After { outcome, linger: true },
             ending => ending,
         }
     }

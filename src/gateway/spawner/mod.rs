@@ -89,6 +89,8 @@ struct Spawner {
     counters: Counters,
     /// When it began to stop.
     stopping: Option<Instant>,
+    /// Whether nobody holds the other ends of the mailboxes any more.
+    deserted: bool,
 }
 
 /// A program that runs.
@@ -149,6 +151,7 @@ impl Spawner {
             voices: Voices::default(),
             counters,
             stopping: None,
+            deserted: false,
         };
         (0..spawner.mailboxes.len()).for_each(|index| spawner.tell(index, 0, ToWorker::Hello));
         spawner.guests.keep(Instant::now());
@@ -174,7 +177,8 @@ impl Spawner {
         let mut fds = vec![(self.children.as_fd(), For::Reading)];
         fds.extend(self.channel.iter().map(|channel| (channel.as_fd(), For::Reading)));
         let mailboxes_at = fds.len();
-        fds.extend(self.mailboxes.iter().map(|mailbox| (mailbox.fd(), For::Reading)));
+        let heard = if self.deserted { 0 } else { self.mailboxes.len() };
+        fds.extend(self.mailboxes[..heard].iter().map(|mailbox| (mailbox.fd(), For::Reading)));
         let voices_at = fds.len();
         fds.extend(self.voices.fds().map(|fd| (fd, For::Reading)));
         let full_at = fds.len();
@@ -196,7 +200,7 @@ impl Spawner {
         if mailboxes_at == 2 && happened[1] {
             self.obey();
         }
-        for index in 0..self.mailboxes.len() {
+        for index in 0..heard {
             if happened[mailboxes_at + index] {
                 self.listen(index, buffer);
             }
@@ -244,10 +248,14 @@ impl Spawner {
     fn listen(&mut self, index: usize, buffer: &mut [u8]) {
         for _ in 0..MESSAGES_A_TURN {
             let (length, descriptors) = match self.mailboxes[index].receive(buffer) {
+                // The supervisor holds the other end too: it is gone, or done with us and says so on its channel.
+                Ok(Some((0, _))) => {
+                    self.deserted = true;
+                    return;
+                }
                 Ok(Some(received)) => received,
                 Ok(None) => return,
                 Err(errno) => {
-                    // The supervisor holds the other end too: it cannot just be gone.
                     tracing::error!("the connection with worker {index} is broken: {errno}");
                     return;
                 }

@@ -4,7 +4,7 @@
 //! kind           user          rights             files (landlock)               calls (seccomp)
 //! worker         server.user   none               read beneath roots and cache   a short list of what serving takes
 //! precompressor  server.user   none               the same, write in the cache   all but a list: no network, no exec
-//! spawner        stays root    SETUID SETGID KILL (scripts inherit: all)         all but what changes the system
+//! spawner        stays root    SETUID SETGID KILL PTRACE  all (scripts too)              all but what changes the system
 //! module host    server.user   none               beneath what mounts name       all but a list: no network, no exec
 //! metrics        server.user   none               none                           all but a list: no network, no exec
 //! ```
