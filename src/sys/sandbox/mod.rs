@@ -87,8 +87,12 @@ impl Sandbox {
     /// whether it started them (which is for those who may trace). What it starts inherits all of this but
     /// the rights.
     pub fn spawner() -> Self {
-        let rights =
-            CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::KILL | CapabilitySet::SYS_PTRACE;
+        // The last two for the environment of programs that run as others, by which it knows them.
+        let rights = CapabilitySet::SETUID
+            | CapabilitySet::SETGID
+            | CapabilitySet::KILL
+            | CapabilitySet::SYS_PTRACE
+            | CapabilitySet::DAC_READ_SEARCH;
         Self { files: Files::All, calls: calls::List::Programs, rights }
     }
 
