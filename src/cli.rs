@@ -15,6 +15,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::config::{self, CertificateFlag, Config, Environment, Flags, Problem, Report, Source};
+use crate::gateway::trial::{self, Trial};
 use crate::supervisor::{self, Show};
 use crate::{precompress, tls};
 
@@ -107,7 +108,7 @@ struct Compress {
 enum Command {
     /// Bring the cache of compressed variants up to date now
     Compress(Compress),
-    /// Run one script as the server would, and print its answer (not built yet)
+    /// Run one script as the server would, and print its answer and what is wrong with it
     Cgi {
         /// The script
         script: PathBuf,
@@ -115,7 +116,7 @@ enum Command {
         #[arg(short = 'X', value_name = "METHOD", default_value = "GET")]
         method: String,
         /// What of the path follows the script, with the query
-        #[arg(long, value_name = "PATH", default_value = "/")]
+        #[arg(long, value_name = "PATH", default_value = "")]
         path: String,
         /// A header field of the request; any number of these
         #[arg(short = 'H', value_name = "NAME: VALUE")]
@@ -185,7 +186,9 @@ fn run(arguments: Arguments) -> ExitCode {
         Some(Command::Generate { directory }) => generate(&directory),
         Some(Command::Version) => say(&format!("httpd {}", env!("CARGO_PKG_VERSION"))),
         Some(Command::Compress(compress)) => self::compress(compress),
-        Some(Command::Cgi { .. }) => not_built("httpd cgi", "CGI scripts come with a later version"),
+        Some(Command::Cgi { script, method, path, header, body }) => {
+            cgi(&Trial { script, method, path, fields: header, body })
+        }
     }
 }
 
@@ -300,9 +303,26 @@ fn generate(directory: &Path) -> ExitCode {
     }
 }
 
-fn not_built(name: &str, help: &str) -> ExitCode {
-    complain(&format!("`{name}` is not built yet\n    = {help}"));
-    Exit::Usage.into()
+fn cgi(trial: &Trial) -> ExitCode {
+    let found = match trial::run(trial) {
+        Ok(found) => found,
+        Err(reason) => {
+            complain(&reason);
+            return Exit::Failure.into();
+        }
+    };
+    // Whoever does not read it all, as head(1), needs no complaint.
+    let _ = std::io::stdout().write_all(&found.answer).and_then(|()| std::io::stdout().flush());
+    let mut text = String::new();
+    if !found.messages.is_empty() {
+        text.push_str("--- what it wrote to standard error:\n");
+        text.push_str(String::from_utf8_lossy(&found.messages).trim_end());
+        text.push('\n');
+    }
+    found.problems.iter().for_each(|problem| text.push_str(&format!("--- wrong: {problem}\n")));
+    text.push_str(&format!("--- {}", found.summary));
+    complain(&text);
+    if found.problems.is_empty() { Exit::Fine.into() } else { Exit::Failure.into() }
 }
 
 fn counted(number: usize, noun: &str) -> String {

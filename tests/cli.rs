@@ -47,11 +47,6 @@ fn usage_is_explained() {
 }
 
 #[test]
-fn what_is_not_built_says_so() {
-    check("cgi a", 2, "", "is not built yet");
-}
-
-#[test]
 fn what_packages_ship_is_generated() {
     let folder = tempfile::tempdir().expect("a folder");
     let into = folder.path().join("package");
@@ -70,4 +65,39 @@ fn what_packages_ship_is_generated() {
     // Packagers know it; others are not shown it.
     let help = httpd("--help").stdout;
     assert!(!String::from_utf8_lossy(&help).contains("generate"));
+}
+
+#[test]
+fn a_script_is_tried() {
+    check("cgi examples/cgi-bin/hello", 0, "Hello from /cgi-bin/hello, 127.0.0.1.\n", "--- exit code 0, ");
+    check("cgi examples/cgi-bin/env --path /a%20b?c=d -X PUT", 0, "PATH_INFO=/a b\n", "");
+    check("cgi examples/cgi-bin/env --path ?c=d -H Accept:x", 0, "HTTP_ACCEPT=x\n", "");
+    let body = "cgi examples/cgi-bin/echo -X POST --body Cargo.toml -H Content-Type:text/plain";
+    check(body, 0, &format!("\r\n\r\n{}", include_str!("../Cargo.toml")), "");
+    check("cgi examples/cgi-bin/redirect", 0, "asked for /cgi-bin/hello", "");
+    check("cgi examples/cgi-bin/redirect --path /away", 0, "HTTP/1.1 303", "");
+}
+
+#[test]
+fn what_is_wrong_with_a_script_is_said() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // Programs run as somebody else where this is tried as root.
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("a mode");
+    let tried = |text: &str, mode: u32, stderr: &str| {
+        let path = folder.path().join("script");
+        std::fs::write(&path, text).expect("written");
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).expect("a mode");
+        check(&format!("cgi {}", path.display()), 1, "", stderr);
+    };
+    tried("#!/bin/sh\n", 0o644, "would be answered with 403: it may not be run\n    = chmod +x");
+    tried("#!/no/interpreter\n", 0o755, "would be answered with 500");
+    tried("#!/bin/sh\n", 0o755, "--- wrong: it printed nothing: a client would be answered with 502");
+    tried("#!/bin/sh\necho hello\n", 0o755, "--- wrong: a line of its head is not");
+    tried("#!/bin/sh\necho oh >&2; exit 3\n", 0o755, "--- what it wrote to standard error:\noh\n");
+    tried("#!/bin/sh\necho Status: 200; echo; exit 3\n", 0o755, "--- wrong: it ended with exit code 3");
+    let short = "#!/bin/sh\nprintf 'Content-Type: text/plain\\nContent-Length: 9\\n\\nshort'\n";
+    tried(short, 0o755, "it said Content-Length: 9, and printed 5 bytes");
+    check("cgi no/such", 1, "", "`no/such`: No such file");
+    check("cgi examples/cgi-bin/env -H nonsense", 1, "", "a field is not `Name: value`");
 }

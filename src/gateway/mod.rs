@@ -10,5 +10,6 @@ pub mod messages;
 pub mod script;
 pub mod spawner;
 pub mod start;
+pub mod trial;
 #[cfg(feature = "wcgi")]
 pub mod wcgi;

@@ -143,8 +143,8 @@ impl AsFd for Children {
     }
 }
 
-/// Blocks no signal any more: for a child that is about to execute.
-pub(super) fn unblock_all() {
+/// Blocks no signal any more: for a child that is about to execute, or to be something else.
+pub fn unblock() {
     // Refuses only what is no mask.
     let _ = mask(libc::SIG_SETMASK, &set_of([]));
 }

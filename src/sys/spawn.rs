@@ -196,7 +196,7 @@ fn prepare(plan: &Plan) -> Result<(), Failed> {
 
 /// Never returns when it succeeds.
 fn execute(plan: &Plan) -> Failed {
-    signals::unblock_all();
+    signals::unblock();
     // SAFETY: both arrays end with a null pointer, and their strings, each with a zero byte at its end, are
     // borrowed by the plan.
     unsafe { libc::execve(plan.program.file.as_ptr(), plan.argv.as_ptr(), plan.envp.as_ptr()) };

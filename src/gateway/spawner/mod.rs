@@ -22,7 +22,7 @@
 mod guests;
 mod lines;
 mod mailbox;
-mod programs;
+pub(super) mod programs;
 mod remains;
 mod voices;
 
@@ -105,6 +105,8 @@ struct Running {
     name: String,
     /// UNIQUE_ID.
     unique: String,
+    /// How the log names the request.
+    request: String,
     /// When it has run for too long.
     wall_at: Instant,
     overran: bool,
@@ -308,15 +310,16 @@ impl Spawner {
             None => self.programs.start(from, start, descriptors),
         };
         let what = match started {
-            Ok(Started { pid, script, unique, wall, grace, background, stderr }) => {
+            Ok(Started { pid, script, unique, request, wall, grace, background, stderr }) => {
                 let name = String::from_utf8_lossy(&script.file).into_owned();
-                self.voices.add(stderr, pid, &name, &unique);
+                self.voices.add(stderr, pid, &name, &request);
                 let running = Running {
                     mailbox: index,
                     worker: from,
                     id,
                     name,
                     unique,
+                    request,
                     wall_at: Instant::now() + wall,
                     overran: false,
                     grace,
@@ -345,9 +348,9 @@ impl Spawner {
         };
         let most = if self.stopping.is_some() { STOP_GRACE } else { Duration::MAX };
         running.kill_at = Some(Instant::now() + running.grace.min(most));
-        let Running { name, unique, .. } = running;
+        let Running { name, request, .. } = running;
         tracing::debug!(
-            "{name} (pid {pid}, request {unique}) is told to end: {why}",
+            "{name} (pid {pid}, request {request}) is told to end: {why}",
             pid = pid.as_raw_nonzero()
         );
         process::end_group(pid, Kill::Gently);
@@ -374,8 +377,8 @@ impl Spawner {
         let Running { mailbox, worker, id, overran, .. } = *running;
         self.tell(mailbox, worker, ToWorker::Exited { id, how, cpu, overran });
         if let (Ended::Killed(_), None) = (how, running.kill_at) {
-            let (name, unique) = (&running.name, &running.unique);
-            tracing::warn!("{name} (pid {pid}, request {unique}) ended: {how}", pid = pid.as_raw_nonzero());
+            let (name, request) = (&running.name, &running.request);
+            tracing::warn!("{name} (pid {pid}, request {request}) ended: {how}", pid = pid.as_raw_nonzero());
         }
         // A program that was told to end takes all with it that it started; one that ended well may have
         // left something on purpose, as git does with its housekeeping.
@@ -396,8 +399,8 @@ impl Spawner {
                 process::end_group(pid, Kill::Surely);
             } else {
                 running.overran = true;
-                let (name, unique) = (&running.name, &running.unique);
-                tracing::warn!("{name} (pid {}, request {unique}) ran for too long", pid.as_raw_nonzero());
+                let (name, request) = (&running.name, &running.request);
+                tracing::warn!("{name} (pid {}, request {request}) ran for too long", pid.as_raw_nonzero());
                 self.end(pid, "it ran for too long");
             }
         }

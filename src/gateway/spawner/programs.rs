@@ -44,8 +44,10 @@ pub struct Started {
     pub pid: Pid,
     /// Which it is.
     pub script: Script,
-    /// UNIQUE_ID, which the log names the request by.
+    /// UNIQUE_ID.
     pub unique: String,
+    /// How the log names the request: as the worker's does, where it said how.
+    pub request: String,
     /// How long it may run.
     pub wall: Duration,
     /// How long after SIGTERM follows SIGKILL.
@@ -113,7 +115,6 @@ impl Programs {
             Refusal::Broken
         })?;
         let MountKind::Process(process) = &mount.kind else {
-            tracing::error!("modules cannot be run: this program was built without `wcgi`");
             return Err(Refusal::Broken);
         };
         let mut descriptors = descriptors.into_iter();
@@ -154,7 +155,9 @@ impl Programs {
         };
         let pid = spawn::start(&program, &mut self.stack).map_err(|failed| refusal(&script, failed))?;
         let (wall, grace, background) = (mount.wall, process.grace, process.background);
-        Ok(Started { pid, script, unique, wall, grace, background, stderr: stderr.into() })
+        let request = start.variables.iter().find_map(|one| one.strip_prefix(b"REQUEST_ID="));
+        let request = request.map_or(unique.clone(), |id| String::from_utf8_lossy(id).into_owned());
+        Ok(Started { pid, script, unique, request, wall, grace, background, stderr: stderr.into() })
     }
 }
 
