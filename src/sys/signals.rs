@@ -77,16 +77,16 @@ impl AsFd for Signals {
     }
 }
 
-/// In a forked child: ignores the signals that are meant for the supervisor, lets SIGCHLD have its
-/// default effect, and blocks none.
+/// In a forked child: ignores the signals that are meant for the supervisor, and SIGPIPE, which the failed
+/// write says as well; lets SIGCHLD have its default effect, and blocks none.
 ///
 /// # Errors
 /// Those of sigprocmask(2).
 pub fn leave_to_parent() -> Result<(), Error> {
-    for (number, signal) in MEANINGS {
-        let effect = if *signal == Signal::Child { libc::SIG_DFL } else { libc::SIG_IGN };
+    for number in MEANINGS.iter().map(|(number, _)| *number).chain([libc::SIGPIPE]) {
+        let effect = if number == libc::SIGCHLD { libc::SIG_DFL } else { libc::SIG_IGN };
         // SAFETY: both effects are constants of libc, so no handler of ours runs.
-        unsafe { libc::signal(*number, effect) };
+        unsafe { libc::signal(number, effect) };
     }
     mask(libc::SIG_SETMASK, &set_of([]))
 }

@@ -16,6 +16,7 @@ pub const TESTS: &[(&str, fn())] = &[
     ("modules_run_confined", modules_run_confined),
     ("a_host_that_dies_takes_its_runs_along_and_is_begun_again", a_host_that_dies_takes_its_runs_along),
     ("runs_end_with_their_request_and_their_worker", runs_end_with_their_request_and_their_worker),
+    ("a_reader_that_leaves_ends_its_run_only", a_reader_that_leaves_ends_its_run_only),
     ("stopping_ends_the_host", stopping_ends_the_host),
 ];
 
@@ -100,6 +101,21 @@ fn runs_end_with_their_request_and_their_worker() {
     spawner.say(ToSpawner::Hello);
     assert_eq!(spawner.hear(), ToWorker::Hello);
     assert_eq!(spawner.output(&request), "");
+    let (request, same, input) = waiting(&mut spawner);
+    assert_eq!(same, host);
+    drop(input);
+    assert_eq!(spawner.exited(&request), Ended::Exited(0));
+}
+
+fn a_reader_that_leaves_ends_its_run_only() {
+    let mut spawner = start();
+    let request = spawner.ask_with("/wasm/probe.wasm", None, &[], &[("QUERY_STRING", "flood")]);
+    let host = spawner.started(&request);
+    // Not even by SIGPIPE, which is fatal unless a process says otherwise.
+    let Request { id, output } = request;
+    drop(output);
+    let ToWorker::Exited { id: ended, how, .. } = spawner.hear() else { panic!("it ended") };
+    assert_eq!((ended, how), (id, Ended::Killed(15)));
     let (request, same, input) = waiting(&mut spawner);
     assert_eq!(same, host);
     drop(input);

@@ -144,7 +144,7 @@ fn ending(error: &wasmtime::Error) -> Ending {
     let frames = error.downcast_ref::<WasmBacktrace>().map(WasmBacktrace::frames).unwrap_or_default();
     let place = frames.first().and_then(|frame| frame.func_name());
     Ending::Failed(match place {
-        Some(place) => format!("it trapped in `{place}`: {trap}"),
-        None => format!("it trapped: {trap}"),
+        Some(place) => format!("in `{place}`: {trap}"),
+        None => trap.to_string(),
     })
 }

@@ -4,7 +4,7 @@
 //! kind           user          rights             files (landlock)               calls (seccomp)
 //! worker         server.user   none               read beneath roots and cache   a short list of what serving takes
 //! precompressor  server.user   none               the same, write in the cache   all but a list: no network, no exec
-//! spawner        stays root    SETUID SETGID KILL         all (scripts too)              all but what changes the system
+//! spawner        stays root    SETUID SETGID KILL   all (scripts too)              all but what changes the system
 //! module host    server.user   none               beneath what mounts name       all but a list: no network, no exec
 //! metrics        server.user   none               none                           all but a list: no network, no exec
 //! ```
@@ -86,7 +86,16 @@ impl Sandbox {
     /// The spawner: becomes others, kills what it started, executes. What it starts inherits all of this but
     /// the rights.
     pub fn spawner() -> Self {
+<<<<<<< HEAD
         let rights = CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::KILL;
+=======
+        // The last two for the environment of programs that run as others, by which it knows them.
+        let rights = CapabilitySet::SETUID
+            | CapabilitySet::SETGID
+            | CapabilitySet::KILL
+            | CapabilitySet::SYS_PTRACE
+            | CapabilitySet::DAC_READ_SEARCH;
+>>>>>>> main
         Self { files: Files::All, calls: calls::List::Programs, rights }
     }
 
