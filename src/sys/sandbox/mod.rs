@@ -86,16 +86,7 @@ impl Sandbox {
     /// The spawner: becomes others, kills what it started, executes. What it starts inherits all of this but
     /// the rights.
     pub fn spawner() -> Self {
-<<<<<<< HEAD
         let rights = CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::KILL;
-=======
-        // The last two for the environment of programs that run as others, by which it knows them.
-        let rights = CapabilitySet::SETUID
-            | CapabilitySet::SETGID
-            | CapabilitySet::KILL
-            | CapabilitySet::SYS_PTRACE
-            | CapabilitySet::DAC_READ_SEARCH;
->>>>>>> main
         Self { files: Files::All, calls: calls::List::Programs, rights }
     }
 
