@@ -460,10 +460,14 @@ fn a_reader_of_diagnostics_that_stopped_reading_stops_nobody() {
     let child = command.spawn().expect("a supervisor");
     drop(command);
     let mut text = BufReader::new(reader);
-    let mut line = String::new();
-    text.read_line(&mut line).expect("a line");
-    let url = line.split([' ', ',']).find_map(|word| word.strip_prefix("http://")).expect("it serves");
-    let address = url.parse().expect("an address");
+    let url = loop {
+        let mut line = String::new();
+        assert_ne!(text.read_line(&mut line).expect("a line"), 0, "it serves");
+        if let Some(url) = line.split([' ', ',']).find_map(|word| word.strip_prefix("http://")) {
+            break url.to_owned();
+        }
+    };
+    let address = url.trim_end().parse().expect("an address");
     let (_, lines) = channel();
     let mut server = Server { child, lines, folder: folder.path().to_owned(), address, _temporary: None };
     // Each reload fails with many lines, and a pipe holds 64 KiB.

@@ -8,9 +8,11 @@
 //! system service does not have, and a good part of the time a small program takes.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
 
 use crate::sys::process::{self, Kill, Pid};
+use crate::sys::user;
 
 /// How often it is looked whether there are remains, from the first time to the last; what is in the middle of
 /// a fork may be seen only the next time.
@@ -189,7 +191,10 @@ fn parse(stat: &str) -> Option<Seen> {
 }
 
 fn unique_id(process: i32) -> Option<String> {
-    let environment = fs::read(format!("/proc/{process}/environ")).ok()?;
+    let owner = fs::metadata(format!("/proc/{process}")).ok()?;
+    let read = || fs::read(format!("/proc/{process}/environ"));
+    // Its owner may read it; root without further rights may not.
+    let environment = user::as_owner(owner.uid(), owner.gid(), read).ok()?;
     let value = environment.split(|byte| *byte == 0).find_map(|one| one.strip_prefix(b"UNIQUE_ID="))?;
     String::from_utf8(value.to_vec()).ok()
 }

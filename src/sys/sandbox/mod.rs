@@ -4,7 +4,7 @@
 //! kind           user          rights             files (landlock)               calls (seccomp)
 //! worker         server.user   none               read beneath roots and cache   a short list of what serving takes
 //! precompressor  server.user   none               the same, write in the cache   all but a list: no network, no exec
-//! spawner        stays root    SETUID SETGID KILL PTRACE  all (scripts too)              all but what changes the system
+//! spawner        stays root    SETUID SETGID KILL   all (scripts too)              all but what changes the system
 //! module host    server.user   none               beneath what mounts name       all but a list: no network, no exec
 //! metrics        server.user   none               none                           all but a list: no network, no exec
 //! ```
@@ -83,16 +83,10 @@ impl Sandbox {
         Self { files, calls: calls::List::Files, rights: CapabilitySet::empty() }
     }
 
-    /// The spawner: becomes others, kills what it started, executes, and tells by the environment of others
-    /// whether it started them (which is for those who may trace). What it starts inherits all of this but
+    /// The spawner: becomes others, kills what it started, executes. What it starts inherits all of this but
     /// the rights.
     pub fn spawner() -> Self {
-        // The last two for the environment of programs that run as others, by which it knows them.
-        let rights = CapabilitySet::SETUID
-            | CapabilitySet::SETGID
-            | CapabilitySet::KILL
-            | CapabilitySet::SYS_PTRACE
-            | CapabilitySet::DAC_READ_SEARCH;
+        let rights = CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::KILL;
         Self { files: Files::All, calls: calls::List::Programs, rights }
     }
 
