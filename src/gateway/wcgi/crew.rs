@@ -14,16 +14,20 @@ use std::time::Duration;
 use super::engine::Engine;
 use super::modules::Modules;
 use super::run::{Ending, Limits, Remains, Run};
-use super::stop::Stop;
+use super::stop::{Announce, Stop};
 use super::wasi::{Preopened, Strings};
 use crate::config::{Mount, Programs};
 use crate::gateway::messages::{MESSAGE_BYTES_MAX, Message, MountId, Refusal, Start, ToSpawner, ToWorker};
 use crate::gateway::script::{self, Found, Script};
 use crate::sys::beneath::{self, Kind, Look};
 use crate::sys::compiled::Compiled;
-use crate::sys::process::{self, Ended};
+use crate::sys::process::Ended;
 use crate::sys::wait::{self, For};
 use crate::sys::{self, Errno, pass};
+
+/// How much later a module is stopped than its mount says. A worker counts silence itself; it has to be first, or
+/// the pipe that is closed here looks like an answer of nothing, which is 502 instead of 504.
+const SLACK: Duration = Duration::from_millis(500);
 
 /// How often modules that compute are looked after. Their deadlines are as exact as this.
 const TICK: Duration = Duration::from_millis(10);
@@ -39,6 +43,8 @@ pub struct Host {
     mounts: HashMap<MountId, Mounted>,
     /// How every UNIQUE_ID of the generation begins.
     prefix: String,
+    /// Its process.
+    pid: u32,
     threads: AtomicU32,
     idle: AtomicUsize,
     running: AtomicUsize,
@@ -89,6 +95,7 @@ impl Host {
             modules,
             mounts,
             prefix: prefix.to_owned(),
+            pid: std::process::id(),
             threads: AtomicU32::new(0),
             idle: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
@@ -184,7 +191,7 @@ impl Host {
     }
 
     fn start(
-        &self,
+        self: &Arc<Self>,
         (from, to): (u64, u64),
         start: &Start<'_>,
         descriptors: Vec<OwnedFd>,
@@ -192,16 +199,13 @@ impl Host {
     ) {
         let id = start.id;
         let ended = self.ends().begin((from, id));
-        let run = match self.prepare(from, start, descriptors, ended) {
+        let run = match self.prepare((from, to), start, descriptors, ended) {
             Ok(run) => run,
             Err(why) => {
                 self.ends().runs.remove(&(from, id));
                 return self.say(from, to, ToWorker::Refused { id, why });
             }
         };
-        // What the number of a process is good for, telling who is who, the number of the host is not.
-        let pid = process::own_pid().as_raw_nonzero().get().unsigned_abs();
-        self.say(from, to, ToWorker::Started { id, pid, nph: false });
         let label = run.label.clone();
         let Remains { ending, cpu, buffer: used, store } = run.go(std::mem::take(buffer));
         self.ends().runs.remove(&(from, id));
@@ -213,8 +217,8 @@ impl Host {
 
     /// Everything up to the first instruction.
     fn prepare(
-        &self,
-        from: u64,
+        self: &Arc<Self>,
+        (from, to): (u64, u64),
         start: &Start<'_>,
         descriptors: Vec<OwnedFd>,
         ended: Arc<AtomicBool>,
@@ -223,9 +227,13 @@ impl Host {
         let mut descriptors = descriptors.into_iter();
         let output = descriptors.next().ok_or(Refusal::Broken)?;
         let input = descriptors.next().filter(|_| start.input);
-        let mut seen = None;
+        // What was found on the way down is looked at again at the end.
+        let (mut last, mut seen) = (Vec::new(), None);
         let script = script::resolve(&mounted.mount, &mounted.root, start.path, |path| {
-            seen = beneath::look_anywhere(Path::new(OsStr::from_bytes(path))).ok();
+            if seen.is_none() || last != path {
+                seen = beneath::look_anywhere(Path::new(OsStr::from_bytes(path))).ok();
+                last = path.to_vec();
+            }
             found(seen.as_ref())
         })?;
         let look = seen.ok_or(Refusal::NotFound)?;
@@ -245,7 +253,11 @@ impl Host {
         let unique = format!("{}{from}-{}", self.prefix, start.id);
         Ok(Run {
             program,
-            limits: Limits { memory: mounted.memory, timeout: mount.timeout, wall: mount.wall },
+            limits: Limits {
+                memory: mounted.memory,
+                timeout: mount.timeout + SLACK,
+                wall: mount.wall + SLACK,
+            },
             directories: &mounted.directories,
             label: format!("{shown} (request {unique})"),
             arguments,
@@ -253,7 +265,15 @@ impl Host {
             input,
             output,
             ended,
+            announce: self.announcement(from, to, start.id),
         })
+    }
+
+    fn announcement(self: &Arc<Self>, from: u64, to: u64, id: u64) -> Announce {
+        let host = Arc::clone(self);
+        // What the number of a process is good for, telling who is who, the number of the host is not.
+        let pid = self.pid;
+        Box::new(move || host.say(from, to, ToWorker::Started { id, pid, nph: false }))
     }
 
     fn ends(&self) -> MutexGuard<'_, Ends> {

@@ -11,7 +11,7 @@ use wasmtime::{Store, StoreContextMut, StoreLimitsBuilder, Trap, UpdateDeadline,
 use super::engine::TABLE_ELEMENTS_MAX;
 use super::lines::Lines;
 use super::modules::{ENTRY, Program, describe};
-use super::stop::{Stop, Watch};
+use super::stop::{Announce, Stop, Watch};
 use super::wasi::{Descriptors, Input, Output, Pipe, Preopened, State, Strings};
 use crate::sys::wait;
 
@@ -35,6 +35,8 @@ pub struct Run<'a> {
     pub output: OwnedFd,
     /// Set to end it.
     pub ended: Arc<AtomicBool>,
+    /// Says that it has begun, at the latest when it ends.
+    pub announce: Announce,
 }
 
 /// Bounds of a run.
@@ -72,7 +74,8 @@ pub struct Remains {
 }
 
 impl Run<'_> {
-    /// Runs, with a buffer for output that was used before. The pipes are closed when it returns.
+    /// Runs, with a buffer for output that was used before. The pipes are closed when it returns, and the run
+    /// is announced.
     pub fn go(self, buffer: Vec<u8>) -> Remains {
         let began = wait::thread_time();
         let program = Arc::clone(&self.program);
@@ -94,6 +97,7 @@ impl Run<'_> {
         state.complaints.finish();
         state.input = Input(None);
         let buffer = state.output.close();
+        state.watch.announce();
         Remains { ending, cpu: wait::thread_time().saturating_sub(began), buffer, store }
     }
 
@@ -108,7 +112,7 @@ impl Run<'_> {
             .build();
         let state = State {
             limits,
-            watch: Watch::new(timeout, wall, self.ended),
+            watch: Watch::new(timeout, wall, self.ended, self.announce),
             memory: None,
             arguments: self.arguments,
             variables: self.variables,
@@ -128,6 +132,7 @@ impl Run<'_> {
 /// Runs in the midst of a module that computes, once for each tick of the engine.
 fn tick(mut store: StoreContextMut<'_, State>) -> wasmtime::Result<UpdateDeadline> {
     let state = store.data_mut();
+    state.watch.announce();
     state.watch.check()?;
     // A page that is made slowly is seen while it is made.
     state.output.flush_now()?;

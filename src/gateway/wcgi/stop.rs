@@ -41,20 +41,32 @@ impl fmt::Display for Stop {
 
 impl std::error::Error for Stop {}
 
+/// What is said of a run that does not end at once.
+pub type Announce = Box<dyn FnOnce() + Send + Sync>;
+
 /// How long a run has taken and may take.
-#[derive(Debug)]
 pub struct Watch {
     began: Instant,
     waited: Duration,
     timeout: Duration,
     wall: Duration,
     ended: Arc<AtomicBool>,
+    announce: Option<Announce>,
 }
 
 impl Watch {
     /// Begins to count. Setting `ended` ends the run.
-    pub fn new(timeout: Duration, wall: Duration, ended: Arc<AtomicBool>) -> Self {
-        Self { began: Instant::now(), waited: Duration::ZERO, timeout, wall, ended }
+    pub fn new(timeout: Duration, wall: Duration, ended: Arc<AtomicBool>, announce: Announce) -> Self {
+        let announce = Some(announce);
+        Self { began: Instant::now(), waited: Duration::ZERO, timeout, wall, ended, announce }
+    }
+
+    /// Says that the run has begun, if that was not said. Left until somebody has to wait for the run, or until
+    /// it ends: said then, together with its end, it costs no change of context of its own.
+    pub fn announce(&mut self) {
+        if let Some(announce) = self.announce.take() {
+            announce();
+        }
     }
 
     /// Whether it may go on.
@@ -83,6 +95,7 @@ impl Watch {
         /// An end that was ordered is seen after at most this long. The pipe is closed then, too, which
         /// is seen at once.
         const LOOK_AGAIN: Duration = Duration::from_secs(1);
+        self.announce();
         loop {
             self.check()?;
             let began = Instant::now();
@@ -112,7 +125,7 @@ mod tests {
     #[test]
     fn each_bound_has_its_reason() {
         let ended = Arc::new(AtomicBool::new(false));
-        let check = |timeout, wall| Watch::new(timeout, wall, ended.clone()).check();
+        let check = |timeout, wall| Watch::new(timeout, wall, ended.clone(), Box::new(|| ())).check();
         assert_eq!(check(LONG, LONG), Ok(()));
         assert_eq!(check(Duration::ZERO, LONG), Err(Stop::Timeout));
         assert_eq!(check(LONG, Duration::ZERO), Err(Stop::Wall));
@@ -122,10 +135,13 @@ mod tests {
 
     #[test]
     fn waiting_is_not_running() {
-        let mut watch = Watch::new(LONG, LONG, Arc::default());
+        let announced = Arc::new(AtomicBool::new(false));
+        let saying = Arc::clone(&announced);
+        let announce = Box::new(move || saying.store(true, Ordering::Relaxed));
+        let mut watch = Watch::new(LONG, LONG, Arc::default(), announce);
         let mut rounds = 0;
         let done = watch.aside(|most| {
-            assert!(most <= Duration::from_secs(1));
+            assert!(most <= Duration::from_secs(1) && announced.load(Ordering::Relaxed));
             std::thread::sleep(Duration::from_millis(5));
             rounds += 1;
             rounds == 3

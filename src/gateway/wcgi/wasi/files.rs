@@ -20,10 +20,10 @@ pub fn fd_read(state: &mut State, mut guest: Guest<'_>, fd: u32, list: u32, coun
             continue;
         }
         let got = match state.descriptors.at(fd)? {
+            // Who waits for input may be waiting for an answer to what was said so far.
             Descriptor::Input => {
-                // Who waits for input may be waiting for an answer to what was said so far.
-                state.output.flush(&mut state.watch)?;
-                state.input.read(into, &mut state.watch)??
+                let output = &mut state.output;
+                state.input.read(into, &mut state.watch, |watch| output.flush(watch))??
             }
             Descriptor::File { file, .. } => (&*file).read(into)?,
             Descriptor::Preopened(_) | Descriptor::Directory { .. } => return Err(Errno::ISDIR.into()),

@@ -49,17 +49,25 @@ impl Pipe {
 pub struct Input(pub Option<Pipe>);
 
 impl Input {
-    /// Reads some bytes, waiting for the first; 0 at the end.
+    /// Reads some bytes, waiting for the first; 0 at the end. Before it waits, `prepare` is done.
     ///
     /// # Errors
     /// When the run is over.
-    pub fn read(&mut self, into: &mut [u8], watch: &mut Watch) -> Result<Result<usize, Errno>, Stop> {
+    pub fn read(
+        &mut self,
+        into: &mut [u8],
+        watch: &mut Watch,
+        mut prepare: impl FnMut(&mut Watch) -> Result<(), Stop>,
+    ) -> Result<Result<usize, Errno>, Stop> {
         let Some(pipe) = &mut self.0 else { return Ok(Ok(0)) };
         pipe.prepare();
         loop {
             match pipe.file.read(into) {
                 Ok(count) => return Ok(Ok(count)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => pipe.wait(For::Reading, watch)?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    prepare(watch)?;
+                    pipe.wait(For::Reading, watch)?;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Ok(Err(error.into())),
             }
@@ -157,7 +165,7 @@ mod tests {
     use std::time::Duration;
 
     fn watch(wall: Duration) -> Watch {
-        Watch::new(Duration::from_secs(3600), wall, Arc::new(AtomicBool::new(false)))
+        Watch::new(Duration::from_secs(3600), wall, Arc::new(AtomicBool::new(false)), Box::new(|| ()))
     }
 
     const LONG: Duration = Duration::from_secs(3600);
@@ -199,11 +207,20 @@ mod tests {
         let (reader, mut writer) = io::pipe().expect("a pipe");
         let mut input = Input(Some(Pipe::from(OwnedFd::from(reader))));
         let mut into = [0; 8];
-        assert_eq!(input.read(&mut into, &mut watch(Duration::from_millis(30))), Err(Stop::Wall));
+        let mut prepared = 0;
+        let mut read = |input: &mut Input, wall| {
+            let prepare = |_: &mut Watch| {
+                prepared += 1;
+                Ok(())
+            };
+            input.read(&mut into, &mut watch(wall), prepare)
+        };
+        assert_eq!(read(&mut input, Duration::from_millis(30)), Err(Stop::Wall));
         writer.write_all(b"xy").expect("written");
-        assert_eq!(input.read(&mut into, &mut watch(LONG)), Ok(Ok(2)));
+        assert_eq!(read(&mut input, LONG), Ok(Ok(2)));
         drop(writer);
-        assert_eq!(input.read(&mut into, &mut watch(LONG)), Ok(Ok(0)));
-        assert_eq!(Input::default().read(&mut into, &mut watch(LONG)), Ok(Ok(0)));
+        assert_eq!(read(&mut input, LONG), Ok(Ok(0)));
+        assert_eq!(read(&mut Input::default(), LONG), Ok(Ok(0)));
+        assert_eq!(prepared, 1, "only before it waits");
     }
 }
