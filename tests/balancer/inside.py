@@ -148,6 +148,8 @@ class Haproxy:
     def take_out(self, name):
         for backend in ["http", "https"]:
             self.say(f"set server {backend}/{name} state drain")
+        # Who was just handed over has not said a word yet, and a server that stops waits for him only a moment.
+        wait_for(f"{name} is left", lambda: all(row["scur"] == "0" for row in self.servers(name)))
 
     def take_in(self, name):
         for backend in ["http", "https"]:
