@@ -65,6 +65,12 @@ pub fn run(trial: &Trial) -> Result<Finding, String> {
     let (Some(directory), Some(name)) = (script.parent(), script.file_name()) else {
         return Err(format!("`{named}` is not a file"));
     };
+    if script.extension().is_some_and(|extension| extension == "wasm") {
+        return Err(format!(
+            "`{named}` is a module, and here only scripts are run\n    = name its directory in a [[site.wcgi]] and ask \
+             the server for it; what goes wrong in it is in the log"
+        ));
+    }
     let flags = Flags {
         root: directory.to_owned(),
         cgi_bin: Some(directory.to_owned()),
