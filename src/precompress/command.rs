@@ -220,7 +220,7 @@ fn told(summary: &Summary, tallies: &[(Coding, Tally)], options: Options, took: 
             Size(tally.before),
             Size(tally.after),
             ratio,
-            tally.milliseconds as f64 / 1000.0,
+            tally.microseconds as f64 / 1e6,
             tally.reused,
             tally.larger
         );

@@ -107,8 +107,8 @@ pub struct Tally {
     pub reused: u64,
     /// How many sources it makes no smaller.
     pub larger: u64,
-    /// Time of the processor, in milliseconds.
-    pub milliseconds: u64,
+    /// Time of the processor, in microseconds.
+    pub microseconds: u64,
 }
 
 /// A source that shrank.
@@ -338,7 +338,7 @@ impl Summary {
                     tally.reused += u64::from(one.is_reused);
                 }
             }
-            tally.milliseconds += u64::try_from(one.time.as_millis()).unwrap_or(u64::MAX);
+            tally.microseconds += u64::try_from(one.time.as_micros()).unwrap_or(u64::MAX);
         }
         let Some(after) = made.iter().filter_map(|one| one.bytes).min() else { return };
         let saved = |saving: &Saving| std::cmp::Reverse(saving.before - saving.after.min(saving.before));
