@@ -169,7 +169,7 @@ fn nobody_holds_up_the_metrics_or_the_supervisor() {
     // More than there is room for, silent.
     let silent: Vec<TcpStream> =
         (0..100).map(|_| TcpStream::connect(("127.0.0.1", port)).expect("a connection")).collect();
-    assert_eq!(ask(port, "/health").status, 200);
+    until("it is healthy", || ask(port, "/health").status == 200);
     becomes(port, "httpd_generation", 1.0);
     for (bytes, status) in [
         (&b"GET /metrics HTTP/1.1\nHost: a\n\n"[..], "400"),
