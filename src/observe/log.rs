@@ -241,31 +241,27 @@ mod tests {
         }
     }
 
-    #[test]
-    fn an_event_is_one_line() {
+    /// What is written of the events that happen in `speak`.
+    fn written(speak: impl FnOnce()) -> String {
         let sink = Sink::default();
         let writer = sink.clone();
         let layer = tracing_subscriber::fmt::layer()
             .event_format(Lines { style: Style::Journal })
             .with_writer(move || writer.clone());
-        tracing::subscriber::with_default(Registry::default().with(layer), || {
-            tracing::warn!(pid = 7, reason = "a\nb", "worker {} died\x1b[2J", 3);
-        });
-        let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
+        tracing::subscriber::with_default(Registry::default().with(layer), speak);
+        let bytes = sink.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn an_event_is_one_line() {
+        let text = written(|| tracing::warn!(pid = 7, reason = "a\nb", "worker {} died\x1b[2J", 3));
         assert_eq!(text, "<4>worker 3 died\\u{1b}[2J pid=7 reason=\"a\\nb\"\n");
     }
 
     #[test]
     fn a_long_line_is_cut_between_characters() {
-        let sink = Sink::default();
-        let writer = sink.clone();
-        let layer = tracing_subscriber::fmt::layer()
-            .event_format(Lines { style: Style::Journal })
-            .with_writer(move || writer.clone());
-        tracing::subscriber::with_default(Registry::default().with(layer), || {
-            tracing::warn!("x{}", "é".repeat(LINE_BYTES_MAX));
-        });
-        let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
+        let text = written(|| tracing::warn!("x{}", "é".repeat(LINE_BYTES_MAX)));
         assert!(text.len() < LINE_BYTES_MAX + 20 && text.ends_with("é [cut]\n"));
     }
 

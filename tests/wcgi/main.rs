@@ -5,7 +5,7 @@
 
 mod kit;
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::time::Duration;
@@ -106,8 +106,11 @@ fn programs_are_told_of_time_chance_and_arguments() {
 fn what_goes_wrong_ends_its_own_run_only() {
     let case = Case::new(SHORT);
     case.place("probe.wasm", &module("probe"));
+    // Half a TiB of nothing, that one call may ask for.
+    File::create(case.path("data/large")).and_then(|file| file.set_len(1 << 40)).expect("made");
     for (query, text, how, overran) in [
         ("loop", "", KILLED, true),
+        ("pieces", "", KILLED, true),
         ("sleep", "", KILLED, true),
         ("half", "Content-Type: text/plain\n\nbegun", KILLED, true),
         ("trap", "Content-Type: text/plain\n\n", ABORTED, false),

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#include <wasi/api.h>
 
 #ifndef VERSION
 #define VERSION "1"
@@ -74,6 +75,19 @@ static void files(void) {
     show("/scratch/made/other", O_RDONLY);
     printf("unlink: %s\n", unlink("/scratch/made/other") ? strerror(errno) : "done");
     printf("rmdir: %s\n", rmdir("/scratch/made") ? strerror(errno) : "done");
+}
+
+/* Reads a file into the same memory, in one call, half a million times. */
+static void pieces(const char *path) {
+    static uint8_t room[1 << 20];
+    const size_t count = 1 << 19;
+    __wasi_iovec_t *list = malloc(count * sizeof *list);
+    __wasi_size_t length = 0;
+    for (size_t index = 0; index < count; index++) {
+        list[index] = (__wasi_iovec_t){room, sizeof room};
+    }
+    int error = __wasi_fd_read(open(path, O_RDONLY), list, count, &length);
+    printf("%d, %zu bytes\n", error, (size_t)length);
 }
 
 static volatile int sink;
@@ -157,6 +171,8 @@ int main(int count, char **arguments) {
     } else if (!strcmp(query, "files")) {
         head();
         files();
+    } else if (!strcmp(query, "pieces")) {
+        pieces("/data/large");
     } else if (!strcmp(query, "count")) {
         static int runs;
         head();

@@ -7,19 +7,16 @@ use std::os::unix::fs::FileExt as _;
 
 use super::abi::{self, Errno, Guest};
 use super::descriptors::{Descriptor, Descriptors};
-use super::{Answer, State};
+use super::{Answer, Fail, State};
 use crate::sys::beneath::{self, Kind, Look};
 use crate::sys::file::Stamp;
 
 pub fn fd_read(state: &mut State, mut guest: Guest<'_>, fd: u32, list: u32, count: u32, out: u32) -> Answer {
-    let mut total = 0;
-    for index in 0..count {
-        let (at, length) = guest.piece(list, index)?;
-        let into = guest.bytes(at, length)?;
+    let total = pieces(state, &mut guest, (list, count), |state, into, _| {
         if into.is_empty() {
-            continue;
+            return Ok(0);
         }
-        let got = match state.descriptors.at(fd)? {
+        Ok(match state.descriptors.at(fd)? {
             // Who waits for input may be waiting for an answer to what was said so far.
             Descriptor::Input => {
                 let output = &mut state.output;
@@ -28,22 +25,14 @@ pub fn fd_read(state: &mut State, mut guest: Guest<'_>, fd: u32, list: u32, coun
             Descriptor::File { file, .. } => (&*file).read(into)?,
             Descriptor::Preopened(_) | Descriptor::Directory { .. } => return Err(Errno::ISDIR.into()),
             Descriptor::Output | Descriptor::Complaints => return Err(Errno::BADF.into()),
-        };
-        total += got;
-        // More would have to wait, or is at its end.
-        if got < length as usize {
-            break;
-        }
-    }
+        })
+    })?;
     count_out(guest, out, total)
 }
 
 pub fn fd_write(state: &mut State, mut guest: Guest<'_>, fd: u32, list: u32, count: u32, out: u32) -> Answer {
-    let mut total = 0;
-    for index in 0..count {
-        let (at, length) = guest.piece(list, index)?;
-        let bytes = guest.bytes(at, length)?;
-        let put = match state.descriptors.at(fd)? {
+    let total = pieces(state, &mut guest, (list, count), |state, bytes, _| {
+        Ok(match state.descriptors.at(fd)? {
             Descriptor::Output => {
                 state.output.write(bytes, &mut state.watch)?;
                 bytes.len()
@@ -55,12 +44,8 @@ pub fn fd_write(state: &mut State, mut guest: Guest<'_>, fd: u32, list: u32, cou
             Descriptor::File { file, .. } => (&*file).write(bytes)?,
             Descriptor::Preopened(_) | Descriptor::Directory { .. } => return Err(Errno::ISDIR.into()),
             Descriptor::Input => return Err(Errno::BADF.into()),
-        };
-        total += put;
-        if put < length as usize {
-            break;
-        }
-    }
+        })
+    })?;
     count_out(guest, out, total)
 }
 
@@ -73,16 +58,9 @@ pub fn fd_pread(
     offset: u64,
     out: u32,
 ) -> Answer {
-    let file = state.descriptors.file(fd)?;
-    let mut total = 0_usize;
-    for index in 0..count {
-        let (at, length) = guest.piece(list, index)?;
-        let got = file.read_at(guest.bytes(at, length)?, offset.saturating_add(total as u64))?;
-        total += got;
-        if got < length as usize {
-            break;
-        }
-    }
+    let total = pieces(state, &mut guest, (list, count), |state, into, before| {
+        Ok(state.descriptors.file(fd)?.read_at(into, offset.saturating_add(before))?)
+    })?;
     count_out(guest, out, total)
 }
 
@@ -95,17 +73,32 @@ pub fn fd_pwrite(
     offset: u64,
     out: u32,
 ) -> Answer {
-    let file = state.descriptors.file(fd)?;
+    let total = pieces(state, &mut guest, (list, count), |state, bytes, before| {
+        Ok(state.descriptors.file(fd)?.write_at(bytes, offset.saturating_add(before))?)
+    })?;
+    count_out(guest, out, total)
+}
+
+/// Has `one` move each piece of a list, told how many bytes went before, until a piece comes up short: more would
+/// have to wait, or is at its end. A list may name the same memory a million times, and no code of the guest runs
+/// meanwhile that could be stopped: so the run's time is looked at before each piece.
+fn pieces(
+    state: &mut State,
+    guest: &mut Guest<'_>,
+    (list, count): (u32, u32),
+    mut one: impl FnMut(&mut State, &mut [u8], u64) -> Result<usize, Fail>,
+) -> Result<usize, Fail> {
     let mut total = 0_usize;
     for index in 0..count {
+        state.watch.check()?;
         let (at, length) = guest.piece(list, index)?;
-        let put = file.write_at(guest.bytes(at, length)?, offset.saturating_add(total as u64))?;
-        total += put;
-        if put < length as usize {
+        let moved = one(state, guest.bytes(at, length)?, total as u64)?;
+        total += moved;
+        if moved < length as usize {
             break;
         }
     }
-    count_out(guest, out, total)
+    Ok(total)
 }
 
 /// A `size` says less than a call could move: a list of pieces may name the same memory again and again.
