@@ -10,6 +10,7 @@ pub mod compiled;
 pub mod fds;
 pub mod file;
 pub mod inotify;
+pub mod lock;
 pub mod memory_file;
 pub mod pass;
 pub mod process;
