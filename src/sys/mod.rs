@@ -12,6 +12,7 @@ pub mod file;
 pub mod inotify;
 pub mod lock;
 pub mod memory_file;
+pub mod owner;
 pub mod pass;
 pub mod process;
 pub mod sandbox;
