@@ -123,6 +123,8 @@ struct Supervisor {
     /// What processes did that are gone.
     gone: Sums,
     health: Health,
+    /// The file its page is of, for a successor.
+    health_file: OwnedFd,
     /// Whether it was said what runs here.
     introduced: bool,
     cores: Vec<u32>,
@@ -156,6 +158,7 @@ impl Supervisor {
         }
         confinement::tell_lacks();
         let now = Instant::now();
+        let (health, health_file) = Health::new().map_err(|error| error.to_string())?;
         let notify = Notify::from_environment();
         let mut supervisor = Self {
             load,
@@ -178,7 +181,8 @@ impl Supervisor {
             renewal_wanted: false,
             last_reload: None,
             gone: Sums::default(),
-            health: Health::new().map_err(|error| error.to_string())?,
+            health,
+            health_file,
             introduced: false,
             cores: process::cores(),
             began: now,
@@ -395,16 +399,21 @@ impl Supervisor {
         for warning in &config.warnings {
             tracing::warn!("{}; {}", warning.headline(), warning.help);
         }
-        let generation = Generation {
+        let mut generation = Generation {
             access_log: open_access_log(&config)?,
             user: find_user(&config)?,
             tls: self.secure.endpoint(&config, SystemTime::now())?,
             mailboxes: self.mailboxes(&config).map_err(|error| error.to_string())?,
-            metrics: self.metrics_listener(&config).map_err(|error| error.to_string())?,
+            metrics: None,
             config: Rc::new(config),
         };
         prepare_cache(&generation);
         self.listeners.open(&generation.config).map_err(|error| error.to_string())?;
+        // Last of what can fail: it may take a listener that was handed to us.
+        generation.metrics = self.metrics_listener(&generation.config).map_err(|error| {
+            self.listeners.revert(self.current_config().as_deref());
+            error.to_string()
+        })?;
         confinement::tell_readable(&generation.config);
         let event =
             Event::Begin { workers: generation.config.server.workers, drain: generation.config.server.drain };
@@ -524,6 +533,7 @@ impl Supervisor {
     }
 
     fn discarded(&mut self, id: u64, reason: String) {
+        self.revert_metrics(id);
         match self.machine.current() {
             Some(_) => {
                 self.listeners.revert(self.current_config().as_deref());
