@@ -26,6 +26,7 @@ use kit::{PATIENCE, Spawner, lives, until, until_gone};
 const TESTS: &[(&str, fn())] = &[
     ("a_program_is_started_and_its_end_told", a_program_is_started_and_its_end_told),
     ("the_environment_is_exact", the_environment_is_exact),
+    ("arguments_are_for_the_mount_to_allow", arguments_are_for_the_mount_to_allow),
     ("a_program_begins_in_a_clean_state", a_program_begins_in_a_clean_state),
     ("what_cannot_be_started_is_refused", what_cannot_be_started_is_refused),
     ("input_is_what_was_handed_over", input_is_what_was_handed_over),
@@ -110,7 +111,8 @@ fn a_program_is_started_and_its_end_told() {
 }
 
 fn the_environment_is_exact() {
-    let mut spawner = Spawner::start("env = { GIVEN = \"by the mount\", REMOTE_USER = \"fixed\" }");
+    let mut spawner =
+        Spawner::start("arguments = true\nenv = { GIVEN = \"by the mount\", REMOTE_USER = \"fixed\" }");
     symlink("/usr/bin/env", spawner.folder.join("cgi/env")).expect("a link");
     let variables = [
         ("REQUEST_METHOD", "GET"),
@@ -118,7 +120,14 @@ fn the_environment_is_exact() {
         ("REMOTE_USER", "claimed"),
         ("SCRIPT_NAME", "forged"),
         ("PATH", "/forged"),
+        ("DOCUMENT_ROOT", "/forged"),
+        ("UNIQUE_ID", "forged"),
         ("HTTP_ACCEPT", ""),
+        ("HTTP_PROXY", "http://example.org/"),
+        ("HTTP_x", "no name of a field"),
+        ("LD_PRELOAD", "/forged"),
+        ("BASH_ENV", "/forged"),
+        ("GIT_CONFIG_COUNT", "1"),
     ];
     // env(1) would take another argument for a command.
     let request = spawner.ask_with("/cgi-bin/env/more/of it", None, &["-0"], &variables);
@@ -132,6 +141,7 @@ fn the_environment_is_exact() {
     let cgi = spawner.folder.join("cgi/env").display().to_string();
     let translated = spawner.folder.join("root/more/of it").display().to_string();
     let expected = [
+        &format!("DOCUMENT_ROOT={}", spawner.folder.join("root").display()),
         "GIVEN=by the mount",
         "HTTP_ACCEPT=",
         "PATH=/usr/local/bin:/usr/bin:/bin",
@@ -144,6 +154,15 @@ fn the_environment_is_exact() {
         "SCRIPT_NAME=/cgi-bin/env",
     ];
     assert_eq!(found, expected);
+    spawner.exited(&request);
+}
+
+fn arguments_are_for_the_mount_to_allow() {
+    let mut spawner = Spawner::start("");
+    spawner.shell("count", "echo $#");
+    let request = spawner.ask_with("/cgi-bin/count", None, &["--option"], &[]);
+    spawner.started(&request);
+    assert_eq!(spawner.output(&request), "0\n");
     spawner.exited(&request);
 }
 
