@@ -340,7 +340,7 @@ fn a_ticket_key_that_was_removed_opens_nothing() {
         .filter(|line| !line.starts_with("ticket_keys"))
         .map(|line| format!("{line}\n"))
         .collect();
-    // The second of them starts the program anew, which has to know where the keys are from.
+    // The last one starts the program anew, which has to know where its keys are from.
     for (text, signal) in [(&without, "HUP"), (&with, "HUP"), (&without, "USR2")] {
         let secure = Secure::new(&server);
         assert!(!is_resumed(&secure) && is_resumed(&secure), "{signal}");
