@@ -376,6 +376,24 @@ fn what_is_served_with_a_warning() {
 }
 
 #[test]
+fn a_site_without_certificate_is_shown_another() {
+    let authority = Authority::new();
+    let certificate = authority.ecdsa("a", &["a.test", "*.a.test", "b.test", "deep.in.a.test"]);
+    let sites = |hosts| vec![site(&["*.a.test", "a.test"], vec![certificate.clone()]), site(hosts, vec![])];
+    let warnings = |hosts| build(&config_with(sites(hosts))).unwrap().warnings().to_vec();
+    assert!(warnings(&["b.test", "x.a.test", "deep.in.a.test"]).is_empty());
+    assert!(warnings(&[]).is_empty());
+    let found = warnings(&["b.test", "c.test", "other.in.a.test", "*.c.test"]);
+    let expected = ["c.test", "other.in.a.test", "*.c.test"];
+    let expected = expected
+        .map(|host| format!("the site has no certificate, and the one shown instead is not for {host}"));
+    assert_eq!(words(&found), expected);
+    assert!(found[0].place.starts_with("site b.test"), "{found:?}");
+    let endpoint = build(&config_with(sites(&["b.test"]))).unwrap();
+    assert_eq!(shown(&authority, &endpoint, "deep.in.a.test"), Ok(der(&certificate)));
+}
+
+#[test]
 fn changed_files_are_noticed() {
     let authority = Authority::new();
     let certificate = authority.ecdsa("a", &["a.test"]);

@@ -72,6 +72,9 @@ impl Endpoint {
                 summaries.push(loaded.summary);
             }
         }
+        for site in config.sites.iter().filter(|site| site.certificates.is_empty()) {
+            certificates::check_borrowed(site, |host| resolver.keys(Some(host)), &mut warnings);
+        }
         if summaries.is_empty() && problems.is_empty() {
             problems.push(Problem {
                 place: "configuration".into(),
