@@ -8,6 +8,7 @@
 mod activation;
 mod ask;
 mod attend;
+mod children;
 mod companions;
 mod confinement;
 mod control;
@@ -32,17 +33,18 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::config::{AccessLog, Config, Environment, Level, Precompress, Source};
 use crate::observe::health::Health;
 use crate::observe::log;
-use crate::observe::names::{Counter, Counters};
+use crate::observe::names::Counter;
 use crate::observe::status::{Reload, Sums};
-use crate::sys::process::{self, Pid};
+use crate::sys::process;
 use crate::sys::signals::{Signal, Signals};
 use crate::sys::user::User;
 use crate::sys::wait::{self, For};
 use crate::sys::{Errno, Error, append, pass, user};
 use crate::tls::Endpoint;
-use crate::worker::start::{NOTE_BYTES_MAX, Order, Report, Start};
+use crate::worker::start::{Order, Start};
 
 use attend::Mailboxes;
+use children::Process;
 use companions::{CompanionId, Companions, Kind};
 use control::Control;
 use launch::Launched;
@@ -141,17 +143,6 @@ struct Generation {
     tls: Option<Endpoint>,
     mailboxes: Mailboxes,
     metrics: Option<Rc<monitor::Listener>>,
-}
-
-/// A child's process.
-struct Process {
-    pid: Pid,
-    /// `None` once the child has closed its end.
-    channel: Option<OwnedFd>,
-    counters: Counters,
-    core: Option<u32>,
-    /// Why it said that it cannot serve.
-    reason: Option<String>,
 }
 
 impl Supervisor {
@@ -301,43 +292,6 @@ impl Supervisor {
         }
     }
 
-    /// Takes the notes of a worker.
-    fn listen_to(&mut self, id: WorkerId) {
-        let mut note = [0; NOTE_BYTES_MAX];
-        while let Some(process) = self.processes.get_mut(&id)
-            && let Some(channel) = &process.channel
-        {
-            match pass::receive(channel, &mut note) {
-                Ok((0, _)) => process.channel = None,
-                Ok((length, _)) => match Report::from_note(&note[..length]) {
-                    Some(Report::Ready) => self.handle(Event::Ready(id)),
-                    Some(Report::Failed(reason)) => process.reason = Some(reason),
-                    Some(Report::Barred) => self.renewal_wanted |= self.is_current(id),
-                    None => tracing::warn!("worker {} sent a note that is none", id.index),
-                },
-                Err(errno) if errno == Errno::AGAIN => return,
-                Err(_) => process.channel = None,
-            }
-        }
-    }
-
-    fn reap(&mut self) {
-        let ids: Vec<WorkerId> = self.processes.keys().copied().collect();
-        for id in ids {
-            let Some(process) = self.processes.get(&id) else { continue };
-            let Ok(Some(ended)) = process::reap(process.pid) else { continue };
-            // Its last words may still be on the way.
-            self.listen_to(id);
-            let Some(process) = self.processes.remove(&id) else { continue };
-            self.gone.add(&process.counters, true);
-            self.handle(Event::Died { worker: id, ended: Some(ended), reason: process.reason });
-        }
-        self.reap_companions();
-        if process::own_pid().is_init() {
-            process::reap_orphans();
-        }
-    }
-
     /// Has the machine decide, and does what it says; what follows from that, likewise.
     fn handle(&mut self, event: Event) {
         let mut events = VecDeque::from([event]);
@@ -417,7 +371,7 @@ impl Supervisor {
                 })
             })
             .map_err(|error| error.to_string())?;
-        self.processes.insert(id, Process { pid, channel: Some(channel), counters, core, reason: None });
+        self.processes.insert(id, Process::new(pid, Some(channel), counters, core));
         Ok(())
     }
 
