@@ -198,10 +198,9 @@ fn furnish(at: &Path) -> PathBuf {
 fn attempted(at: &Path, user: Option<&User>, attempt: Attempt) -> Ended {
     match process::fork().expect("a process") {
         Fork::Parent(child) => loop {
-            match process::reap(child) {
-                Ok(Some(ended)) => return ended,
-                Ok(None) => drop(wait(&[], Some(std::time::Duration::from_millis(1)))),
-                Err(errno) => panic!("the process is gone: {errno}"),
+            match process::reap_any() {
+                Some((pid, ended, _)) if pid == child => return ended,
+                _ => drop(wait(&[], Some(std::time::Duration::from_millis(1)))),
             }
         },
         Fork::Child => {

@@ -14,8 +14,10 @@ const DESCRIPTION: &str = "The configuration of httpd is one file in TOML. Relat
     key is an error. Where a list of strings is wanted, one string will do. Tables in double brackets may be \
     repeated; those of a site belong to the [[site]] above them.";
 
-const VALUES: &str = "A value shown is the default, except in [[listen]] and [[site]], where it is an example; a \
-    key marked \"unset\" has no default, or the one its sentence names.";
+const VALUES: &str = "A value shown is the default, except in [[listen]], [[site]] and their tables, where it is an \
+    example; so is that of a key marked \"unset\", which has no default, or the one its sentence names. Times, counts, \
+    modes and switches shown for [[site.cgi]] and [[site.wcgi]] are what holds when the key is left out, unless its \
+    sentence says otherwise.";
 
 /// One table of the configuration.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::answer::{self, Wanted};
-use super::start::{STATUS, STOP, Start};
+use super::start::{STATUS, STATUS_EVERY, STOP, Start};
 use super::text;
 use crate::http::date::DateLine;
 use crate::observe::health::Health;
@@ -27,9 +27,6 @@ const CLIENT_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long the supervisor may take to answer; it is busy for longer only while it replaces its program.
 const STATUS_LIMIT: Duration = Duration::from_secs(2);
-
-/// How old a status may be that is told again: it bounds how often the supervisor is asked.
-const FRESH: Duration = Duration::from_millis(100);
 
 /// How long accepting pauses when the system has no room for another connection.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -250,7 +247,7 @@ impl Server {
                     let (head_only, since) = (*head_only, *since);
                     let common = self.common.at(SystemTime::now());
                     match &self.text {
-                        Some((at, text)) if *at + FRESH >= since => {
+                        Some((at, text)) if *at + STATUS_EVERY >= since => {
                             client.answer(answer::metrics(text, head_only, common));
                         }
                         _ if now >= since + STATUS_LIMIT => client.answer(answer::refused(503, common)),

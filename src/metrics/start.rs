@@ -1,6 +1,7 @@
 //! All this process is given at birth, and the few words it exchanges with the supervisor.
 
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use crate::observe::health::Health;
 use crate::sys::process::User;
@@ -28,3 +29,7 @@ pub const STOP: &[u8] = b"S";
 /// The note that asks the supervisor for the status, and of the answer, which brings along a file that
 /// holds it as JSON.
 pub const STATUS: &[u8] = b"?";
+
+/// How old a status may be that is told again: it bounds how often the supervisor is asked, and how often
+/// it answers.
+pub const STATUS_EVERY: Duration = Duration::from_millis(100);

@@ -106,8 +106,9 @@ impl Failure {
                  Allow it with: sysctl -w kernel.io_uring_disabled=0 (keep it in /etc/sysctl.d)"
             }
             (Errno::PERM, Some("1")) => {
-                "io_uring is reserved by kernel.io_uring_disabled = 1. Start the server as root, put its user \
-                 into the group named by kernel.io_uring_group, or: sysctl -w kernel.io_uring_disabled=0"
+                "io_uring is reserved by kernel.io_uring_disabled = 1. Put the server into the \
+                 group that kernel.io_uring_group names (SupplementaryGroups= in the unit), give it CAP_SYS_ADMIN, or: \
+                 sysctl -w kernel.io_uring_disabled=0"
             }
             (Errno::PERM | Errno::ACCESS, _) => {
                 "io_uring is forbidden by a security policy, though not by kernel.io_uring_disabled: mostly the \

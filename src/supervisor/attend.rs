@@ -5,17 +5,18 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Instant;
 
+use super::Supervisor;
+use super::children::Process;
 use super::companions::{Action, CompanionId, Event, Kind};
 use super::launch::{self, Confined, Launched};
-use super::{Process, Supervisor};
 use crate::config::Config;
 use crate::gateway::start as spawner;
 use crate::metrics::start as metrics;
 use crate::observe::status;
 use crate::precompress::start as precompressor;
 use crate::sys::wait::For;
-use crate::sys::{Errno, Error, pass, process};
-use crate::worker::start::{self, NOTE_BYTES_MAX, Report};
+use crate::sys::{Error, pass, process};
+use crate::worker::start;
 
 /// What runs in the supervisor's children.
 #[derive(Debug)]
@@ -66,9 +67,10 @@ impl Supervisor {
     /// A worker's end of its mailbox, for a new life.
     pub(super) fn mailbox(&mut self, generation: u64, index: u32) -> Result<Option<spawner::Mailbox>, Error> {
         let Some(generation) = self.generations.get(&generation) else { return Ok(None) };
-        let Some((ours, _)) = generation.mailboxes.0.get(index as usize) else { return Ok(None) };
+        let mailboxes = &generation.mailboxes.0;
+        let Some((ours, _)) = mailboxes.get(index as usize) else { return Ok(None) };
         let fd = duplicate(ours)?;
-        self.epoch += 1;
+        self.epoch = spawner::epoch_after(self.epoch, index, mailboxes.len());
         Ok(Some(spawner::Mailbox { fd, epoch: self.epoch }))
     }
 
@@ -120,43 +122,6 @@ impl Supervisor {
     pub(super) fn companions_channels(&self) -> (Vec<CompanionId>, Vec<(BorrowedFd<'_>, For)>) {
         let open = self.attending.iter().filter_map(|(id, process)| Some((*id, process.channel.as_ref()?)));
         open.map(|(id, channel)| (id, (channel.as_fd(), For::Reading))).unzip()
-    }
-
-    /// Takes the notes of a companion.
-    pub(super) fn listen_to_companion(&mut self, id: CompanionId) {
-        let mut note = [0; NOTE_BYTES_MAX];
-        while let Some(process) = self.attending.get_mut(&id)
-            && let Some(channel) = &process.channel
-        {
-            match pass::receive(channel, &mut note) {
-                Ok((0, _)) => process.channel = None,
-                // One a turn: whatever it asks, everybody else is heard in between.
-                Ok((length, _)) if note[..length] == *metrics::STATUS => return self.tell_status(id),
-                Ok((length, _)) => match Report::from_note(&note[..length]) {
-                    Some(Report::Failed(reason)) => process.reason = Some(reason),
-                    Some(Report::Ready) => self.waits_no_longer(id),
-                    // Its roots are its own affair.
-                    Some(Report::Barred) => {}
-                    None => tracing::warn!("the {} sent a note that is none", id.kind.name()),
-                },
-                Err(errno) if errno == Errno::AGAIN => return,
-                Err(_) => process.channel = None,
-            }
-        }
-    }
-
-    /// Takes the endings of companions.
-    pub(super) fn reap_companions(&mut self) {
-        let ids: Vec<CompanionId> = self.attending.keys().copied().collect();
-        for id in ids {
-            let Some(process) = self.attending.get(&id) else { continue };
-            let Ok(Some(ended)) = process::reap(process.pid) else { continue };
-            // Its last words may still be on the way.
-            self.listen_to_companion(id);
-            let Some(process) = self.attending.remove(&id) else { continue };
-            self.gone.add(&process.counters, true);
-            self.attend(Event::Died { id, ended: Some(ended), reason: process.reason });
-        }
     }
 
     /// The companions, for the status.
@@ -228,8 +193,7 @@ impl Supervisor {
             }
         };
         let Launched { pid, channel, counters } = launched.map_err(|error| error.to_string())?;
-        let process = Process { pid, channel: Some(channel), counters, core: None, reason: None };
-        self.attending.insert(id, process);
+        self.attending.insert(id, Process::new(pid, Some(channel), counters, None));
         Ok(())
     }
 

@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::Supervisor;
+use super::children::Process;
 use super::companions::{CompanionId, Kind};
 use super::listeners::{Adopted, Origin};
 use super::machine::{Role, WorkerId};
-use super::{Process, Supervisor};
 use crate::observe::names::Counters;
 use crate::observe::status::Carried;
 use crate::sys::process::Pid;
@@ -49,6 +50,9 @@ pub struct Inheritance {
     counted: Carried,
     /// A file with the ticket keys.
     tickets: Option<i32>,
+    /// Whether those are from files.
+    #[serde(default)]
+    tickets_from_files: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -92,7 +96,7 @@ impl Supervisor {
         let Some(inheritance) = inheritance else { return Ok(Vec::new()) };
         let adopt = |fd: Option<i32>| sockets::adopt(fd).pop().flatten();
         if let Some(file) = adopt(inheritance.tickets) {
-            self.secure.import(file);
+            self.secure.import(file, inheritance.tickets_from_files);
         }
         self.gone.carry(&inheritance.counted);
         let mut inherited = Vec::new();
@@ -101,7 +105,7 @@ impl Supervisor {
             let id = WorkerId { generation: worker.generation, index: worker.index };
             let counters = Counters::new().map_err(|error| error.to_string())?;
             let channel = adopt(worker.channel);
-            self.processes.insert(id, Process { pid, channel, counters, core: worker.core, reason: None });
+            self.processes.insert(id, Process::new(pid, channel, counters, worker.core));
             inherited.push((id, if worker.is_leaving { Role::Leaving } else { Role::Current }));
         }
         self.machine.inherit(&inherited, inheritance.drain, now);
@@ -110,7 +114,7 @@ impl Supervisor {
             let id = CompanionId { generation, kind };
             let counters = Counters::new().map_err(|error| error.to_string())?;
             let channel = adopt(channel);
-            self.attending.insert(id, Process { pid, channel, counters, core: None, reason: None });
+            self.attending.insert(id, Process::new(pid, channel, counters, None));
             self.companions.inherit(id, now);
         }
         let mut adopted = Vec::new();
@@ -221,6 +225,7 @@ impl Supervisor {
             drain,
             counted: self.sums().carried(),
             tickets,
+            tickets_from_files: self.secure.is_from_files(),
         })
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, Signal, WaitOptions};
+use rustix::process::{Resource, Rlimit, Signal};
 use rustix::thread::CpuSet;
 
 pub use rustix::process::Pid;
@@ -105,21 +105,6 @@ pub fn parent_pid() -> i32 {
     rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get())
 }
 
-/// Takes the ending of a child, if it has ended.
-///
-/// # Errors
-/// ECHILD when it is no child of ours, or its ending was taken before.
-pub fn reap(child: Pid) -> Result<Option<Ended>, Errno> {
-    let Some((_, status)) = rustix::process::waitpid(Some(child), WaitOptions::NOHANG)? else {
-        return Ok(None);
-    };
-    match (status.exit_status(), status.terminating_signal()) {
-        (Some(code), _) => Ok(Some(Ended::Exited(code))),
-        (_, Some(signal)) => Ok(Some(Ended::Killed(signal))),
-        (None, None) => Ok(None),
-    }
-}
-
 /// Takes the ending of any child, with the processor time that it and the children it waited for took;
 /// `None` when none has ended.
 pub fn reap_any() -> Option<(Pid, Ended, Duration)> {
@@ -181,12 +166,6 @@ pub fn end_group(leader: Pid, how: Kill) -> bool {
 /// Ends a process by number. The number may be another's by now unless it is a child that was not reaped.
 pub fn end(process: Pid, how: Kill) {
     let _ = rustix::process::kill_process(process, how.signal());
-}
-
-/// Takes the endings of all children of which nothing is known: those that process 1 of a container
-/// inherits. To be called by process 1 only, after its own children were reaped by number.
-pub fn reap_orphans() {
-    while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
 }
 
 /// Kills a child that was not reaped yet, so that the number is still its own.
@@ -317,11 +296,6 @@ mod tests {
         assert_eq!(Ended::Killed(9).to_string(), "signal 9 (SIGKILL)");
         assert_eq!(Ended::Killed(64).to_string(), "signal 64");
         assert!(Ended::Killed(9).is_by_kill() && !Ended::Killed(11).is_by_kill());
-    }
-
-    #[test]
-    fn a_child_of_somebody_else_is_not_reaped() {
-        assert_eq!(reap(own_pid()), Err(Errno::CHILD));
     }
 
     #[test]

@@ -135,6 +135,27 @@ pub fn load(
     Some(Loaded { key: Arc::new(certified), summary, staple_until })
 }
 
+/// Complains of the hosts of a site without certificate that another's, which is shown instead, is not for.
+pub fn check_borrowed<'k>(
+    site: &Site,
+    shown: impl Fn(&str) -> &'k [Arc<CertifiedKey>],
+    warnings: &mut Vec<Problem>,
+) {
+    let is_for = |key: &Arc<CertifiedKey>, host: &str| {
+        let leaf = key.cert.first().and_then(|leaf| x509_parser::parse_x509_certificate(leaf).ok());
+        leaf.is_some_and(|(_, leaf)| names(&leaf).iter().any(|name| covers(name, host)))
+    };
+    for host in &site.hosts {
+        if !shown(host).iter().all(|key| is_for(key, host)) {
+            warnings.push(problem(
+                place(site),
+                format!("the site has no certificate, and the one shown instead is not for {host}"),
+                "add [[site.certificate]] to the site, or have the other one name the host",
+            ));
+        }
+    }
+}
+
 /// The site, for messages.
 pub fn site_name(site: &Site) -> String {
     site.hosts.first().cloned().unwrap_or_else(|| "default".into())

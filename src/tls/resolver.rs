@@ -1,5 +1,9 @@
 //! Which certificate a client is shown: by the name it asks for, then by the signatures it can check.
-//! RFC 6066 section 3, RFC 9525 section 6.3.
+//! RFC 6066 section 3.
+//!
+//! A name leads to the certificate of the site that answers for it, by the same rules as `files/route`: a
+//! wildcard host stands for one or more labels. That a wildcard in a certificate stands for one (RFC 9525
+//! section 6.3) is the client's to check: the certificate may name deeper hosts beside it.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -45,14 +49,16 @@ impl Resolver {
         }
     }
 
-    /// The certificates for a name: exact, else a wildcard for its first label, else the default.
-    fn keys(&self, name: Option<&str>) -> &Keys {
+    /// The certificates for a name: exact, else of the longest suffix, else the default. A host `*.suffix` asks
+    /// for what is shown to the names it stands for.
+    pub fn keys(&self, name: Option<&str>) -> &Keys {
         let Some(name) = name else {
             return &self.default;
         };
         // rustls has checked that it is a DNS name; only its case and a last dot may vary.
         let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
-        let wildcard = || name.find('.').and_then(|dot| self.names.get(&name[dot..]));
+        // From the left, so that the longest suffix is met first.
+        let wildcard = || name.match_indices('.').find_map(|(dot, _)| self.names.get(&name[dot..]));
         self.names.get(&name).or_else(wildcard).unwrap_or(&self.default)
     }
 }
@@ -81,10 +87,11 @@ mod tests {
 
     #[test]
     fn names_lead_to_certificates() {
-        let (exact, wildcard, default) = (keys("exact"), keys("wildcard"), keys("default"));
+        let [exact, wildcard, deep, default] = ["exact", "wildcard", "deep", "default"].map(keys);
         let mut resolver = Resolver::default();
         resolver.add("a.example", &exact);
         resolver.add("*.example", &wildcard);
+        resolver.add("*.Deep.example", &deep);
         resolver.add("a.example", &default);
         resolver.set_default(&default);
         resolver.set_default(&exact);
@@ -93,9 +100,12 @@ mod tests {
         };
         check("RFC 6066 3, exact", Some("a.example"), &exact);
         check("RFC 6066 3, case", Some("A.ExAmPlE"), &exact);
-        check("RFC 9525 6.3, one label", Some("b.example"), &wildcard);
-        check("RFC 9525 6.3, only one label", Some("c.b.example"), &default);
-        check("RFC 9525 6.3, not no label", Some("example"), &default);
+        check("one label", Some("b.example"), &wildcard);
+        check("several labels", Some("d.c.b.example."), &wildcard);
+        check("the longest suffix", Some("c.b.deep.example"), &deep);
+        check("the longest suffix is not its own name", Some("deep.example"), &wildcard);
+        check("a wildcard host", Some("*.deep.example"), &deep);
+        check("not no label", Some("example"), &default);
         check("RFC 6066 3, unknown", Some("other.test"), &default);
         check("RFC 6066 3, absent", None, &default);
     }

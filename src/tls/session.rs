@@ -543,13 +543,20 @@ impl Records {
         match judged? {
             None | Some(Request::Incomplete) => Ok(()),
             Some(Request::KeyUpdate { reply }) => self.peer_updates_key(reply, out),
-            Some(Request::Renegotiate) => {
-                if let Sending::Userspace(sealer) = &mut self.sending {
-                    sealer.seal(ALERT, &Alert::NO_RENEGOTIATION.encode(), &[], out, out.len());
-                }
-                Ok(())
-            }
+            Some(Request::Renegotiate) => self.refuse_renegotiation(out),
         }
+    }
+
+    /// Warns a client that there will be no second handshake; ends the session instead where the record
+    /// would be one of those kept back, of which the last alert needs one.
+    fn refuse_renegotiation(&mut self, out: &mut Vec<u8>) -> Result<(), Failure> {
+        if self.is_key_used_up() {
+            return Err(Failure::Refused(Alert::INTERNAL_ERROR));
+        }
+        if let Sending::Userspace(sealer) = &mut self.sending {
+            sealer.seal(ALERT, &Alert::NO_RENEGOTIATION.encode(), &[], out, out.len());
+        }
+        Ok(())
     }
 
     fn peer_updates_key(&mut self, reply: bool, out: &mut Vec<u8>) -> Result<(), Failure> {
@@ -592,10 +599,7 @@ impl Records {
         out: &mut Vec<u8>,
         mut at: usize,
     ) -> Result<usize, Exhausted> {
-        // Two records are kept back for the key update, or the alert.
-        if let Sending::Userspace(sealer) = &self.sending
-            && sealer.secrets().sequence + 2 >= self.records_max
-        {
+        if self.is_key_used_up() {
             at = self.update_key(out, at)?;
         }
         match &mut self.sending {
@@ -603,6 +607,11 @@ impl Records {
             Sending::Kernel { .. } => panic!("ciphertext for a socket whose kernel encrypts"),
             Sending::Closed => panic!("application data after close_notify"),
         }
+    }
+
+    /// Whether the key has protected all but two records, which are kept back for a key update or an alert.
+    fn is_key_used_up(&self) -> bool {
+        matches!(&self.sending, Sending::Userspace(sealer) if sealer.secrets().sequence + 2 >= self.records_max)
     }
 
     /// Sends an alert, after which nothing can be sent.
@@ -674,3 +683,7 @@ fn classify(error: &rustls::Error) -> Failure {
         _ => Failure::Handshake("an error of the TLS library"),
     }
 }
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

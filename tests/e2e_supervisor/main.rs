@@ -34,6 +34,8 @@ const TESTS: &[(&str, fn())] = &[
     ("a_taken_port_is_refused", a_taken_port_is_refused),
     ("a_reload_that_fails_leaves_the_old_generation", a_reload_that_fails_leaves_the_old_generation),
     ("a_worker_that_keeps_dying_is_forked_again", a_worker_that_keeps_dying_is_forked_again),
+    ("who_talks_without_end_holds_up_nobody", who_talks_without_end_holds_up_nobody),
+    ("process_1_loses_no_child", process_1_loses_no_child),
     ("who_does_not_drain_is_killed_by_a_second_stop", who_does_not_drain_is_killed_by_a_second_stop),
     ("the_number_of_workers_changes_without_a_refused_connection", the_number_of_workers_changes),
     ("listeners_come_and_go", listeners_come_and_go),
@@ -181,6 +183,52 @@ fn a_worker_that_keeps_dying_is_forked_again() {
     }
     assert_eq!(server.status().restarts, 4);
     assert_eq!(server.children(), 1);
+}
+
+fn who_talks_without_end_holds_up_nobody() {
+    let mut server = Server::start("name = \"chatter\"\n", "");
+    assert_eq!(server.status().restarts, 0);
+    server.signal(Signal::TERM);
+    assert!(server.ended().success());
+
+    // What is no note at all is not listened to for long.
+    let mut server = Server::start("name = \"babble\"\n", "");
+    server.ask();
+    server.wait_for("a note that is none");
+    server.until("who babbles is ended", |status| status.restarts > 0);
+    server.signal(Signal::TERM);
+    assert!(server.ended().success());
+}
+
+/// Process 1 is given the orphans of all others, and must not take one of its own for such.
+fn process_1_loses_no_child() {
+    let folder = tempfile::tempdir().expect("a folder");
+    configure(folder.path(), "", "");
+    let own = command(folder.path());
+    let mut inside = Command::new("unshare");
+    inside.args(["--fork", "--pid", "--kill-child", "--mount-proc"]).arg(own.get_program());
+    inside.args(own.get_args()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let is_possible = Command::new("unshare").args(["--fork", "--pid", "--mount-proc", "true"]).output();
+    if !is_possible.is_ok_and(|output| output.status.success()) {
+        return;
+    }
+    let server = Server::spawn(folder.path(), inside);
+    let children = |pid: u32| -> Vec<u32> {
+        let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+    };
+    let supervisor = children(server.child.id())[0];
+    for round in 0..20_u64 {
+        // The second dies while the first is being buried, sooner or later.
+        let workers = children(supervisor);
+        assert_eq!(workers.len(), 2, "{round}");
+        signal(workers[0], Signal::KILL);
+        std::thread::sleep(Duration::from_micros(200 * round));
+        signal(workers[1], Signal::KILL);
+        server.until("both are there again", |status| {
+            status.restarts == 2 * (round + 1) && status.workers.iter().all(|worker| worker.pid.is_some())
+        });
+    }
 }
 
 fn who_does_not_drain_is_killed_by_a_second_stop() {

@@ -7,12 +7,13 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use httpd::config::{Config, Environment, Source};
 use httpd::gateway::start::Mailbox;
 use httpd::supervisor::{Program, Programs};
-use httpd::sys::pass;
 use httpd::sys::wait::{For, wait};
+use httpd::sys::{Errno, pass};
 use httpd::worker::start::{Order, READY, Start, failed};
 use httpd::{gateway, precompress};
 
@@ -107,6 +108,9 @@ fn toy(start: Start) -> ExitCode {
         + usize::from(start.access_log.is_some())
         + usize::from(start.spawner.is_some());
     pass::send(&start.channel, READY, None).expect("the supervisor listens");
+    if name == "chatter" {
+        talk(&start.channel, READY);
+    }
     loop {
         let mut fds = vec![(start.channel.as_fd(), For::Reading)];
         fds.extend(tcp.iter().map(|listener| (listener.as_fd(), For::Reading)));
@@ -119,6 +123,9 @@ fn toy(start: Start) -> ExitCode {
                     &format!("{who} {}", epoch(start.spawner.as_ref())),
                     held + tcp.len() + unix.len(),
                 );
+                if name == "babble" {
+                    talk(&start.channel, b"?!");
+                }
             }
         }
         for listener in &unix {
@@ -137,6 +144,14 @@ fn toy(start: Start) -> ExitCode {
             Some((Order::Drain | Order::Stop, _)) if name != "stubborn" => return ExitCode::SUCCESS,
             _ => {}
         }
+    }
+}
+
+/// Says one thing as fast as it can, until nobody listens any more or the supervisor wants something.
+fn talk(channel: &OwnedFd, note: &[u8]) {
+    while !matches!(pass::send(channel, note, None), Err(Errno::PIPE | Errno::CONNRESET))
+        && wait(&[(channel.as_fd(), For::Reading)], Some(Duration::ZERO)).is_ok_and(|said| said == [false])
+    {
     }
 }
 

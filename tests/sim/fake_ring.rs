@@ -250,6 +250,10 @@ impl Ring for FakeRing {
         let Object::Listener(listener) = world.object(listener, "an accept") else {
             panic!("an accept on what is no listener");
         };
+        let aborts = world.odds.accept_aborts;
+        if world.rng.chance(aborts) {
+            return Err(*world.rng.pick(&[Errno::CONNABORTED, Errno::INTR]));
+        }
         let socket = world.backlogs[listener].pop_front().ok_or(Errno::AGAIN)?;
         let fd = world.install(Object::Socket(socket));
         Ok(Descriptor::new(fd, &world.graveyard))
