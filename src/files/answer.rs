@@ -96,23 +96,24 @@ fn for_method(plan: Plan, method: Method) -> Plan {
 }
 
 fn respond(files: &mut Files, asked: &Asked<'_>, site: &Site, path: &mut Vec<u8>) -> Result<Plan, Halt> {
-    if site.has_mounts()
-        && let Some(plan) = mounted(files, asked, site, path)?
-    {
-        return Ok(plan);
-    }
-    let (encoded, query) = match (asked.request.method, asked.request.target) {
-        (Method::Options, _) => return Ok(errors::options(ALLOW)),
-        (Method::Known, _) | (_, request::Target::Authority) => {
-            return Err(Refusal::new(405).with("Allow", ALLOW.as_bytes()).into());
-        }
-        (Method::Unknown, _) => return Err(Halt::refused(501)),
-        (Method::Get | Method::Head, request::Target::Asterisk) => return Err(Halt::refused(400)),
-        (Method::Get | Method::Head, request::Target::Path { path, query }) => (path, query),
+    let (path, query) = match asked.request.target {
+        request::Target::Path { path: encoded, query } => (Some(target::normalise(encoded, path)), query),
+        request::Target::Asterisk | request::Target::Authority => (None, None),
     };
-    let path = target::normalise(encoded, path)
-        .map_err(|bad| Refusal { explanation: bad.explanation().into(), ..Refusal::new(400) })?;
-
+    if let Some(Ok(path)) = path
+        && let Some(mount) = site.mount(path)
+    {
+        return mounted(files, asked, site, mount, path, query);
+    }
+    let path = match (asked.request.method, path) {
+        (Method::Options, _) => return Ok(errors::options(ALLOW)),
+        (Method::Known, _) => return Err(Refusal::new(405).with("Allow", ALLOW.as_bytes()).into()),
+        (Method::Unknown, _) => return Err(Halt::refused(501)),
+        (Method::Get | Method::Head, None) => return Err(Halt::refused(400)),
+        (Method::Get | Method::Head, Some(path)) => {
+            path.map_err(|bad| Refusal { explanation: bad.explanation().into(), ..Refusal::new(400) })?
+        }
+    };
     if let Some(plan) = by_rules(files, asked, site, path, query)? {
         return Ok(plan);
     }
@@ -154,18 +155,21 @@ fn by_rules(
     Ok(None)
 }
 
-/// A program, where one answers the path and the client may see it. Programs take any method but TRACE, which
+/// The program that answers the path, where the client may see it. Programs take any method but TRACE, which
 /// would show them what proxies added.
-fn mounted(files: &Files, asked: &Asked<'_>, site: &Site, path: &mut Vec<u8>) -> Result<Option<Plan>, Halt> {
-    let request::Target::Path { path: encoded, query } = asked.request.target else { return Ok(None) };
-    // What cannot be a path is refused further on.
-    let Ok(path) = target::normalise(encoded, path) else { return Ok(None) };
-    let Some(mount) = site.mount(path) else { return Ok(None) };
+fn mounted(
+    files: &Files,
+    asked: &Asked<'_>,
+    site: &Site,
+    mount: u16,
+    path: &[u8],
+    query: Option<&[u8]>,
+) -> Result<Plan, Halt> {
     if asked.request.method_name == b"TRACE" {
         return Err(Halt::refused(405));
     }
     if let Some(plan) = by_rules(files, asked, site, path, query)? {
-        return Ok(Some(plan));
+        return Ok(plan);
     }
     let credentials = asked.request.fields.only(Known::Authorization).and_then(authorization::basic);
     let user = site.rules.auth(path).and(credentials).map(|basic| basic.user().to_vec());
@@ -360,6 +364,8 @@ fn list(
 #[cfg(test)]
 mod tests {
     use crate::config::{self, Auth, Redirect};
+    use crate::files::compress;
+    use crate::files::entry::Coding;
     use crate::files::testing::{Bench, Node, Shown, rule, site};
     use crate::sys::Errno;
 
@@ -455,6 +461,31 @@ mod tests {
         bench.tree.put("a.txt", "flipped");
         bench.files.forget_site(0);
         assert_eq!(bench.get("/a.txt", "").content, "flipped");
+    }
+
+    #[test]
+    fn who_cannot_be_served_now_takes_nothing_from_others() {
+        let mut bench = Bench::new(site(), &[]);
+        let coded = compress::cheaply(&[b'x'; 2000], Coding::Gzip).expect("it compresses");
+        bench.tree.put("a.js.gz", coded);
+        bench.tree.put("a.txt", "text");
+        assert_eq!(bench.get("/a.js", "Accept-Encoding: gzip\r\n").field("Content-Encoding"), "gzip");
+        bench.get("/a.txt", "");
+        let rest = (1 << 20) - bench.files.stats().bytes;
+        let all = bench.files.memory.budget.reserve(rest).expect("all memory");
+        assert_eq!(bench.get("/a.js", "").status, 503, "no memory to decode it");
+        assert_eq!(bench.get("/a.js", "Accept-Encoding: gzip\r\n").status, 200);
+        assert!(bench.tree.asked.is_empty(), "as good as it was");
+        drop(all);
+        assert_eq!(bench.get("/a.js", "").content, "x".repeat(2000));
+
+        // The file is as it was when there are descriptors again, and is not read again.
+        bench.clock.now += std::time::Duration::from_secs(1);
+        let there = bench.tree.replace_node("a.txt", Node::Refuses(Errno::MFILE));
+        assert_eq!(bench.get("/a.txt", "").status, 503);
+        bench.tree.put_node("a.txt", there);
+        assert_eq!(bench.get("/a.txt", "").content, "text");
+        assert!(!bench.tree.asked.iter().any(|asked| asked.starts_with("read")), "{:?}", bench.tree.asked);
     }
 
     #[test]

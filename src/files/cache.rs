@@ -27,7 +27,8 @@ const ENTRY_OVERHEAD: u64 = 640;
 /// The part of the memory that lookups may hold for bodies they are reading: one in this many.
 const READING_PART: u64 = 8;
 
-/// Half a second of decoding on a slow core.
+/// Half a second of decoding on a slow core. What is decoded is kept however large `file_max` lets files be:
+/// decoding it again for each client that wants it would keep the helper thread busy with nothing else.
 const DECODED_BYTES_MAX: u64 = 64 << 20;
 
 /// Small answers kept: at about 100 bytes of path each this is half a megabyte.
@@ -178,8 +179,13 @@ impl Cache {
         self.shelves.iter().find_map(|shelf| shelf.find_node(hash, site, path)).map(|node| &node.entry)
     }
 
-    /// Keeps what a path was found to lead to, in place of what it led to before.
+    /// Keeps what a path was found to lead to, in place of what it led to before. What does not last is not
+    /// kept and takes no place: what was known is as fresh as it was, and bodies that are due for another look
+    /// need not be read again after it, once the means for that look are back.
     pub fn insert(&mut self, site: SiteId, path: &[u8], entry: &Rc<Entry>) {
+        if !entry.lasting {
+            return;
+        }
         let hash = self.hash(site, path);
         let (class, cost) = weigh(path, entry);
         if let Some(node) = self.shelves[class as usize].find_node(hash, site, path)
@@ -191,7 +197,7 @@ impl Cache {
             shelf.remove(hash, site, path);
         }
         self.count_overhead();
-        if !entry.lasting || cost.kept() > self.budget.kept_max() {
+        if cost.kept() > self.budget.kept_max() {
             return;
         }
         self.shelves[class as usize].insert(hash, site, path, Rc::clone(entry), cost);
@@ -237,11 +243,17 @@ impl Cache {
             self.stats.evicted += 1;
         }
         // Letting go of a body that is being sent gives no memory back, and such a body is in
-        // demand: those stay. The open shelf's bodies are few, so it goes only when nothing else can.
+        // demand: those stay. A large file's variants may be in RAM while the file is open, so either
+        // shelf may be the one that fills the memory; the one with more gives first.
         self.count_overhead();
         while self.budget.held() > kept_max {
-            let freed = self.shelves[Class::Memory as usize].evict(|entry| !is_being_sent(entry))
-                || self.shelves[Class::Open as usize].evict(|_| true)
+            let kept = |class: Class| self.shelves[class as usize].kept();
+            let (more, less) = match kept(Class::Memory) >= kept(Class::Open) {
+                true => (Class::Memory, Class::Open),
+                false => (Class::Open, Class::Memory),
+            };
+            let freed = self.shelves[more as usize].evict(|entry| !is_being_sent(entry))
+                || self.shelves[less as usize].evict(|entry| !is_being_sent(entry))
                 || self.shelves[Class::Small as usize].evict(|_| true);
             if !freed {
                 break;
@@ -313,6 +325,7 @@ struct Shelf {
     oldest: u32,
     hand: u32,
     overhead: u64,
+    bodies: u64,
     descriptors: usize,
 }
 
@@ -337,12 +350,18 @@ impl Default for Shelf {
             oldest: NONE,
             hand: NONE,
             overhead: 0,
+            bodies: 0,
             descriptors: 0,
         }
     }
 }
 
 impl Shelf {
+    /// Bytes that its entries keep from others.
+    fn kept(&self) -> u64 {
+        self.overhead + self.bodies
+    }
+
     fn find(&self, hash: u64, site: SiteId, path: &[u8]) -> Option<&Rc<Entry>> {
         let node = self.find_node(hash, site, path)?;
         node.used.set(true);
@@ -360,6 +379,7 @@ impl Shelf {
             u32::try_from(self.nodes.len() - 1).expect("fewer than 2^32 entries of ENTRY_OVERHEAD bytes")
         });
         self.overhead += cost.overhead;
+        self.bodies += cost.bodies;
         self.descriptors += cost.descriptors;
         let used = Cell::new(false);
         let older = self.newest;
@@ -425,6 +445,7 @@ impl Shelf {
             self.hand = node.newer;
         }
         self.overhead -= node.cost.overhead;
+        self.bodies -= node.cost.bodies;
         self.descriptors -= node.cost.descriptors;
         if let Ok(found) = self.table.find_entry(node.hash, |&other| other == index) {
             found.remove();
@@ -456,7 +477,7 @@ mod tests {
     use std::cell::Cell as StdCell;
 
     use super::*;
-    use crate::files::entry::{File, Listing, Origin};
+    use crate::files::entry::{Coding, File, Listing, Origin};
     use crate::files::represent::{self, Piece};
     use crate::files::route::Sites;
     use crate::files::testing::{facts, site};
@@ -540,6 +561,35 @@ mod tests {
         assert!(!bench.has("/0"), "a crawl pushes out itself");
     }
 
+    /// A file too large for RAM may have its variants there, or a sidecar what it decodes to.
+    #[test]
+    fn whoever_fills_the_memory_gives_it_back() {
+        let mut bench = Bench::new(64 * 1024);
+        bench.cache.descriptors_max = 1000;
+        let graveyard = Graveyard::default();
+        for number in 0..10 {
+            let page = bench.body(1024);
+            bench.insert(&format!("/page/{number}"), &page);
+        }
+        for number in 0..100 {
+            let coded = Bytes::new(vec![b'x'; 4096], &bench.budget.gauge);
+            let open = Body::File(Rc::new(Descriptor::new(Fd(-1), &graveyard)));
+            let piece = |coding, body| Piece::new(coding, Origin::Itself, facts(), true, body);
+            let pieces = vec![piece(None, open), piece(Some(Coding::Gzip), Body::Memory(coded))];
+            let file = represent::file(bench.sites.site(0), b"/a.js", None, pieces, 0);
+            let entry = bench.entry(Target::File(file));
+            bench.insert(&format!("/large/{number}"), &entry);
+            assert!(bench.cache.stats().bytes <= 64 * 1024 + 4096);
+        }
+        assert!((0..10).all(|number| bench.has(&format!("/page/{number}"))));
+        assert!(bench.has("/large/99") && !bench.has("/large/50"));
+        for number in 10..100 {
+            let page = bench.body(1024);
+            bench.insert(&format!("/page/{number}"), &page);
+        }
+        assert!(bench.has("/large/99") && !bench.has("/page/50"), "and the other way round");
+    }
+
     #[test]
     fn bodies_being_sent_stay_and_count() {
         let mut bench = Bench::new(64 * 1024);
@@ -595,7 +645,7 @@ mod tests {
             target: Target::Refused(503),
         });
         bench.insert("/page", &passing);
-        assert!(!bench.has("/page"), "what does not last takes the place of what did, and is not kept");
+        assert!(bench.has("/page"), "what does not last is not kept, and puts nothing out");
         let listing = bench.entry(Target::Listing(Listing::new(Vec::new(), false)));
         bench.insert("/scan/d/", &listing);
         assert!(bench.has("/scan/d/"));

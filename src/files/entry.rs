@@ -207,17 +207,55 @@ impl Listing {
         if let Some(same) = kept.iter().find(|kept| kept.form == form && kept.wanted == wanted) {
             return (same.coded, same.bytes.clone());
         }
-        let plain = render();
+        // What was wanted coded and is kept plain serves as well: short and very long listings are never
+        // coded, and the long ones should be in memory once.
+        let plain = kept.iter().find(|kept| kept.form == form && kept.coded.is_none());
+        let plain = plain.map_or_else(|| Bytes::new(render(), gauge), |kept| kept.bytes.clone());
         let coded = wanted.and_then(|coding| Some((coding, compress::cheaply(&plain, coding)?)));
         let (coded, bytes) = match coded {
-            Some((coding, bytes)) => (Some(coding), bytes),
+            Some((coding, bytes)) => (Some(coding), Bytes::new(bytes, gauge)),
             None => (None, plain),
         };
-        let bytes = Bytes::new(bytes, gauge);
         // The next client mostly chooses the same form.
         kept.retain(|kept| kept.form == form);
         kept.truncate(RENDERED_MAX - 1);
         kept.push(Rendered { form, wanted, coded, bytes: bytes.clone() });
         (coded, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::listing::Order;
+
+    #[test]
+    fn a_listing_that_is_not_coded_is_in_memory_once() {
+        let gauge = Gauge::default();
+        let form = Form { json: false, order: Order::of(None) };
+        for (length, coded) in [(100, false), (600 << 10, false), (2000, true)] {
+            for wanted in [
+                [None, Some(Coding::Gzip), Some(Coding::Zstd)],
+                [Some(Coding::Gzip), Some(Coding::Zstd), None],
+            ] {
+                let listing = Listing::new(Vec::new(), false);
+                let renders = Cell::new(0);
+                for _ in 0..2 {
+                    for wanted in wanted {
+                        let render = || {
+                            renders.set(renders.get() + 1);
+                            vec![b'x'; length]
+                        };
+                        let (coding, bytes) = listing.rendered(form, wanted, &gauge, render);
+                        assert_eq!(coding, wanted.filter(|_| coded));
+                        assert!(coded || bytes.len() == length);
+                    }
+                }
+                if !coded {
+                    assert_eq!((renders.get(), gauge.held()), (1, length as u64));
+                }
+            }
+            assert_eq!(gauge.held(), 0);
+        }
     }
 }

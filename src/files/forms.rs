@@ -94,7 +94,8 @@ enum State {
     /// The variant in the how-manieth coding.
     Variant(usize),
     VariantContents(usize, Reading),
-    VariantFooter(usize, Rc<Descriptor>, Facts),
+    /// Its footer; with what the variant was when its source was last looked at, where it may still be that.
+    VariantFooter(usize, Rc<Descriptor>, Facts, Option<Piece>),
     /// The sidecar in the how-manieth coding.
     Sidecar(usize),
     SidecarContents(usize, Reading),
@@ -176,13 +177,16 @@ impl Forms {
             (State::VariantContents(index, reading), Fact::Contents { bytes, .. }) => {
                 self.variant_read(given, index, reading, bytes)
             }
-            (State::VariantFooter(index, file, facts), Fact::Contents { bytes, facts_after }) => {
-                match self.footer(index, &bytes, facts.size).filter(|_| facts_after == facts) {
-                    Some(footer) => {
+            (State::VariantFooter(index, file, facts, old), Fact::Contents { bytes, facts_after }) => {
+                match (self.footer(index, &bytes, facts.size).filter(|_| facts_after == facts), old) {
+                    (Some(footer), Some(old)) if old.hash == Some(footer.coded_hash) => {
+                        self.take_again(given, index, old)
+                    }
+                    (Some(footer), _) => {
                         let piece = Piece::variant(coding_of(index), facts, &footer, Body::File(file));
                         self.take(given, index, piece)
                     }
-                    None => self.try_sidecar(given, index),
+                    (None, _) => self.try_sidecar(given, index),
                 }
             }
             (
@@ -272,8 +276,11 @@ impl Forms {
                 self.state = State::VariantContents(index, Reading { file, facts, reservation });
                 Next::Ask(whole)
             }
-            _ => {
-                self.state = State::VariantFooter(index, file, facts);
+            (kept, _) => {
+                // The source was read again, and may be another with the same facts: its variant's footer
+                // tells, and if it is the same, what is in RAM need not be read again.
+                let old = if let Keep::Again(piece) = kept { Some(piece) } else { None };
+                self.state = State::VariantFooter(index, file, facts, old);
                 Next::Ask(footer)
             }
         }

@@ -318,6 +318,32 @@ fn variants_are_taken_from_the_cache_and_looked_at_once() {
 }
 
 #[test]
+fn a_variant_in_ram_outlasts_a_second_look_at_its_source() {
+    let source = "let x = 1;".repeat(9);
+    let (mut bench, _) = cached(&source, &[]);
+    bench.tree.facts_mut("a.js").changed = Stamp { seconds: 1_999_999, nanoseconds: 0 };
+    let name = bench.tree.put_variant("a.js", Coding::Brotli, b"br");
+    let young = bench.look("/a.js");
+    assert!(!file(&young).representations[0].settled);
+    let again = bench.again("/a.js", Some(&young));
+    assert!(
+        bench.tree.asked.contains(&"read a.js".into()) && bench.tree.asked.contains(&format!("read {name}"))
+    );
+    assert_eq!(bytes(&file(&again).representations[1]), Some(b"br".as_slice()));
+    // Other contents with the same facts have no variant yet.
+    bench.tree.falsify("a.js", |bytes| bytes[8] = b'2');
+    assert_eq!(codings(&bench.again("/a.js", Some(&young))), [(None, Origin::Itself)]);
+    // Nor is the one in RAM taken where another has its place.
+    bench.tree.falsify("a.js", |bytes| bytes[8] = b'1');
+    let facts = *bench.tree.facts_mut(&name);
+    bench.tree.put_variant("a.js", Coding::Brotli, b"rb");
+    *bench.tree.facts_mut(&name) = facts;
+    let other = bench.again("/a.js", Some(&young));
+    assert_eq!(file(&other).representations[1].hash, Some(xxhash_rust::xxh3::xxh3_128(b"rb")));
+    assert_eq!(bytes(&file(&other).representations[1]), None);
+}
+
+#[test]
 fn what_is_not_the_variant_is_not_served() {
     let source = "let x = 1;".repeat(9);
     type Change = fn(&mut Vec<u8>);

@@ -85,11 +85,6 @@ impl Site {
         }
     }
 
-    /// Whether programs answer any of its paths.
-    pub fn has_mounts(&self) -> bool {
-        !self.mounts.is_empty()
-    }
-
     /// The mount that answers a normalised path. `/a` without a slash belongs to `/a/`.
     pub fn mount(&self, path: &[u8]) -> Option<u16> {
         let answers = |mount: &[u8]| {

@@ -337,6 +337,11 @@ impl Tree {
         self.nodes.insert(path.into(), node);
     }
 
+    /// Puts something else in a place, and says what was there.
+    pub fn replace_node(&mut self, path: &str, node: Node) -> Node {
+        self.nodes.insert(path.into(), node).expect("something is there")
+    }
+
     /// Removes a name.
     pub fn remove(&mut self, path: &str) {
         self.nodes.remove(path);

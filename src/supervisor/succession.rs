@@ -51,6 +51,9 @@ pub struct Inheritance {
     counted: Carried,
     /// A file with the ticket keys.
     tickets: Option<i32>,
+    /// Whether those are from files.
+    #[serde(default)]
+    tickets_from_files: bool,
     /// The page on which stands whether the server serves: the process that answers for it reads on there.
     #[serde(default)]
     health: Option<i32>,
@@ -98,7 +101,7 @@ impl Supervisor {
         let Some(inheritance) = inheritance else { return Ok(Vec::new()) };
         let adopt = |fd: Option<i32>| sockets::adopt(fd).pop().flatten();
         if let Some(file) = adopt(inheritance.tickets) {
-            self.secure.import(file);
+            self.secure.import(file, inheritance.tickets_from_files);
         }
         if let Some(file) = adopt(inheritance.health)
             && let Ok(health) = Health::of(&file)
@@ -235,6 +238,7 @@ impl Supervisor {
             drain,
             counted: self.sums().carried(),
             tickets,
+            tickets_from_files: self.secure.is_from_files(),
             health,
         })
     }

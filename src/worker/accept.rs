@@ -55,6 +55,8 @@ enum Arming {
     On,
     /// The kernel has been told to stop accepting.
     Stopping,
+    /// The kernel accepts no more for good; who waits is to be taken as far as there is room.
+    Leaving,
 }
 
 impl Listening {
@@ -90,10 +92,16 @@ impl Listening {
         self.closed && self.listeners.iter().all(|(_, arming)| *arming == Arming::Off)
     }
 
-    /// Accepts no more, for good.
+    /// Accepts no more, for good, than who waits already.
     pub fn close(&mut self) {
         self.closed = true;
         self.resumes_at = None;
+        // Where accepting paused, the kernel may have told this ring of who waits before that.
+        for (_, arming) in &mut self.listeners {
+            if *arming == Arming::Off {
+                *arming = Arming::Leaving;
+            }
+        }
     }
 
     /// One connection from that address less.
@@ -145,6 +153,9 @@ impl<R: Ring> Worker<R> {
                 _ => {}
             }
         }
+        if self.listening.closed {
+            self.accept_rest();
+        }
     }
 
     pub(super) fn accepted(
@@ -154,9 +165,10 @@ impl<R: Ring> Worker<R> {
         more: bool,
         payload: Payload,
     ) {
+        let closed = self.listening.closed;
         let (listener, arming) = &mut self.listening.listeners[index as usize];
         if !more {
-            *arming = Arming::Off;
+            *arming = if closed { Arming::Leaving } else { Arming::Off };
         }
         let listener = listener.clone();
         match (result, payload) {
@@ -169,17 +181,25 @@ impl<R: Ring> Worker<R> {
             }
             (Ok(_), _) => unreachable!("an accept gives a descriptor"),
         }
-        if !more && self.listening.closed {
-            self.accept_rest(&listener);
-        }
     }
 
-    /// Takes the connections that wait at a listener this worker leaves. The kernel tells one waiting
+    /// Takes the connections that wait at listeners this worker leaves. The kernel tells one waiting
     /// ring of a new connection, and if that was ours in the moment we stopped, the successor, which
     /// waits at the same listener, would not hear of it before the next one comes.
-    fn accept_rest(&mut self, listener: &Listener) {
-        while let Ok(socket) = self.ring.accept_now(listener.fd) {
-            self.welcome(listener, socket);
+    fn accept_rest(&mut self) {
+        for index in 0..self.listening.listeners.len() {
+            let listener = self.listening.listeners[index].0.clone();
+            while self.listening.listeners[index].1 == Arming::Leaving
+                && self.slots.count() < self.listening.connections_max
+            {
+                match self.ring.accept_now(listener.fd) {
+                    Ok(socket) => self.welcome(&listener, socket),
+                    // Who waited has gone again, or a signal came: the next.
+                    Err(Errno::CONNABORTED | Errno::INTR) => {}
+                    // Nobody is left; or they are left to the successor, which may have the means.
+                    Err(_) => self.listening.listeners[index].1 = Arming::Off,
+                }
+            }
         }
     }
 

@@ -22,6 +22,7 @@ mod timers;
 mod tokens;
 mod transfers;
 mod variants;
+mod watched;
 
 pub use accept::Listener;
 pub use run::{run, settle};

@@ -14,7 +14,8 @@ const OWN: usize = 5;
 pub fn after_step(worker: &mut Worker<FakeRing>) -> Result<(), String> {
     let connections = worker.connections();
     worker.ring_mut().connections = Some(connections);
-    let world = worker.ring_mut().world.borrow();
+    let mut world = worker.ring_mut().world.borrow_mut();
+    world.connections_most = world.connections_most.max(connections);
     match world.clients.iter().enumerate().find_map(|(index, client)| {
         client.as_ref().and_then(|client| client.failure.as_ref()).map(|what| (index, what))
     }) {

@@ -250,6 +250,10 @@ impl Ring for FakeRing {
         let Object::Listener(listener) = world.object(listener, "an accept") else {
             panic!("an accept on what is no listener");
         };
+        let aborts = world.odds.accept_aborts;
+        if world.rng.chance(aborts) {
+            return Err(*world.rng.pick(&[Errno::CONNABORTED, Errno::INTR]));
+        }
         let socket = world.backlogs[listener].pop_front().ok_or(Errno::AGAIN)?;
         let fd = world.install(Object::Socket(socket));
         Ok(Descriptor::new(fd, &world.graveyard))
@@ -345,6 +349,12 @@ impl Ring for FakeRing {
         let bytes = world.pipes[pipe].read(room)?;
         into.extend_from_slice(&bytes);
         Ok(bytes.len())
+    }
+
+    fn unread(&mut self, pipe: Fd) -> usize {
+        let world = self.world.borrow();
+        let Object::Pipe { pipe, ours: true } = world.object(pipe, "FIONREAD") else { panic!("of no pipe") };
+        world.pipes[pipe].bytes.len()
     }
 
     fn write_pipe(&mut self, pipe: Fd, bytes: &[u8]) -> Result<usize, Errno> {

@@ -72,6 +72,8 @@ pub struct Odds {
     pub no_buffer: u32,
     /// An accept fails for want of descriptors.
     pub accept_fails: u32,
+    /// An accept meets a client that has gone again, or a signal.
+    pub accept_aborts: u32,
     /// An accept ends with a good connection.
     pub accept_ends: u32,
     pub cold_open: u32,
@@ -131,6 +133,7 @@ impl Odds {
             short_append: odds(300),
             no_buffer: odds(300),
             accept_fails: odds(200),
+            accept_aborts: odds(300),
             accept_ends: odds(300),
             cold_open: odds(900),
             cold_read: odds(900),

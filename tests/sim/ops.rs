@@ -131,6 +131,9 @@ impl World {
             if self.rng.chance(self.odds.accept_fails) {
                 return self.complete(plain(Err(Errno::MFILE)));
             }
+            if self.rng.chance(self.odds.accept_aborts) {
+                return self.complete(plain(Err(Errno::CONNABORTED)));
+            }
             self.backlogs[listener].pop_front();
             let fd = self.install(Object::Socket(socket));
             self.note(format_args!("socket {socket} is accepted as {}", fd.0));

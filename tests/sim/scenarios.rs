@@ -17,7 +17,7 @@ use crate::world::World;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A run of these clients, one after another, under these odds.
-fn plan(odds: Odds, clients: Vec<Client>) -> Plan {
+pub fn plan(odds: Odds, clients: Vec<Client>) -> Plan {
     let mut rng = Rng::new(7);
     let mut config = site::config(&mut rng);
     config.server.max_connections = 1000;
@@ -33,12 +33,12 @@ fn plan(odds: Odds, clients: Vec<Client>) -> Plan {
     Plan { config, world, descriptors: 100, steps_max: 100_000 }
 }
 
-fn calm(clients: Vec<Client>) -> Plan {
+pub fn calm(clients: Vec<Client>) -> Plan {
     plan(Odds::none(), clients)
 }
 
 /// Runs it; nothing may fail.
-fn passes(plan: Plan) -> Report {
+pub fn passes(plan: Plan) -> Report {
     let report = run(plan);
     if let Some(failure) = &report.failure {
         panic!("{}{failure}", report.tail());
@@ -46,7 +46,7 @@ fn passes(plan: Plan) -> Report {
     report
 }
 
-fn client(report: &Report, index: usize) -> Ref<'_, Client> {
+pub fn client(report: &Report, index: usize) -> Ref<'_, Client> {
     Ref::map(report.world.borrow(), |world| {
         world.clients[index].as_ref().expect("a client that does not act")
     })
@@ -243,6 +243,23 @@ fn a_deploy_to_where_the_worker_may_not_read_leaves_the_last_root_and_asks_once(
 }
 
 #[test]
+fn a_root_that_stays_out_of_reach_is_asked_for_again_after_a_while() {
+    let mut plan = calm(Vec::new());
+    plan.world.tree.replace("srv/next/small.css", b"new".to_vec());
+    let next = plan.world.tree.resolve_root("srv/next").expect("a directory");
+    plan.world.barred.push(next);
+    plan.world.tree.symlink("srv/current", "next");
+    // From birth on there is nothing that could be served instead.
+    for second in [0, 10, 20, 29, 40, 50] {
+        let unavailable = Request { want: Want::Status(&[503]), ..get("/small.css") };
+        plan.world.add_client(SECOND * second, Client::honest(vec![unavailable]));
+    }
+    let report = passes(plan);
+    assert!((0..6).all(|index| client(&report, index).statuses == [503]));
+    assert_eq!(report.world.borrow().reports, [BARRED; 2]);
+}
+
+#[test]
 fn connections_share_a_single_buffer() {
     let odds = Odds { leases: 1, late: 700, ..Odds::none() };
     let clients = (0..20).map(|_| Client::honest(vec![get("/a.txt"), get("/steady.bin"), get("/sub/")]));
@@ -267,6 +284,22 @@ fn accepting_pauses_at_the_limit() {
     let report = passes(plan);
     assert_eq!(report.counters.get(Counter::Accepted), 8);
     assert!(report.counters.get(Counter::AcceptPaused) > 0);
+}
+
+#[test]
+fn who_waits_at_a_retiring_worker_is_taken_as_there_is_room() {
+    let odds = Odds { accept_fails: 1000, accept_aborts: 500, ..Odds::none() };
+    let patient = |_| Client::honest(vec![get("/steady.bin")]).with(slow_reader);
+    let mut plan = plan(odds, (0..8).map(patient).collect());
+    plan.config.server.max_connections = 3;
+    // Accepting pauses for want of descriptors, and all wait until the order comes.
+    plan.world.later(SECOND / 20, |world| {
+        world.odds.accept_fails = 0;
+        world.order(Duration::ZERO, Order::Drain);
+    });
+    let report = passes(plan);
+    assert!((0..8).all(|index| client(&report, index).statuses == [200]));
+    assert_eq!(report.world.borrow().connections_most, 3);
 }
 
 #[test]

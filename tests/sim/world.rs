@@ -116,6 +116,8 @@ pub struct World {
     /// Sockets whose encryption the kernel does.
     pub sealing: BTreeMap<usize, Tls13>,
     pub backlogs: [VecDeque<usize>; 2],
+    /// The most connections that the worker had at once.
+    pub connections_most: usize,
     pub tls: Arc<rustls::ClientConfig>,
     pub fds: BTreeMap<i32, Object>,
     pub graveyard: Graveyard,
@@ -164,6 +166,7 @@ impl World {
             spawner: Spawner::new(),
             sealing: BTreeMap::new(),
             backlogs: Default::default(),
+            connections_most: 0,
             tls: crate::tls::clients(),
             fds,
             graveyard: Graveyard::default(),
