@@ -254,7 +254,6 @@ impl Connection {
             secure: self.peer.secure,
             user: mounted.user.as_deref(),
             passes_authorization: mount.pass_authorization,
-            document_root: &site.root,
             site_name: site.name.as_deref(),
             request_id,
         });
