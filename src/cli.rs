@@ -8,15 +8,15 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::AtomicU64;
 use std::time::SystemTime;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
-use crate::config::{self, CertificateFlag, Config, Environment, Flags, Problem, Report, Source};
+use crate::config::{self, CertificateFlag, Config, Environment, Flags, KernelTls, Problem, Report, Source};
 use crate::gateway::trial::{self, Trial};
 use crate::supervisor::{self, Show};
+use crate::sys::tls_probe;
 use crate::{precompress, tls};
 
 /// How the program ends; nothing else chooses an exit code, but what serves and what asks it.
@@ -196,8 +196,8 @@ fn serve(serve: Serve) -> ExitCode {
     let environment = Environment::of_this_process();
     let (source, name) = source(&serve);
     let loaded = source.load(&environment).and_then(|config| {
-        let certificates = check_certificates(&config)?;
-        let warnings = config.warnings.iter().cloned().chain(certificates).collect();
+        let of_tls = check_tls(&config, serve.test)?;
+        let warnings = config.warnings.iter().cloned().chain(of_tls).collect();
         Ok((config, warnings))
     });
     match loaded {
@@ -258,9 +258,10 @@ fn compress(compress: Compress) -> ExitCode {
 }
 
 /// What is wrong with certificates and ticket keys, which are read here only to know. The supervisor reads
-/// them again when it serves: what it holds must be what it checked.
-fn check_certificates(config: &Config) -> Result<Vec<Problem>, Report> {
-    static TICKETS: [AtomicU64; tls::TICKET_WORDS] = [const { AtomicU64::new(0) }; tls::TICKET_WORDS];
+/// them again when it serves: what it holds must be what it checked. `try_kernel`: what is wrong with the
+/// kernel, too. A start leaves that to the supervisor, because it is no mistake of the configuration: a
+/// service manager may try again.
+fn check_tls(config: &Config, try_kernel: bool) -> Result<Vec<Problem>, Report> {
     if !config.listen.iter().any(|listen| listen.tls) {
         return Ok(Vec::new());
     }
@@ -273,9 +274,15 @@ fn check_certificates(config: &Config) -> Result<Vec<Problem>, Report> {
     if let Err(found) = &built {
         problems.extend(found.iter().map(problem));
     }
-    let tickets = tls::TicketKeys::new(&TICKETS);
-    if let Err(found) = tls::read_ticket_keys(config, now, tickets) {
+    if let Err(found) = tls::read_ticket_keys(config) {
         problems.extend(found.iter().map(problem));
+    }
+    if try_kernel && config.tls.kernel == KernelTls::Require {
+        let probed = tls::probe(tls_probe::try_install);
+        let help = "load what is missing, or let httpd encrypt: \"auto\"";
+        let lacking =
+            || Problem::of_file(Path::new("tls.kernel"), format!("\"require\", but {}", probed.text), help);
+        problems.extend((!probed.usable).then(lacking));
     }
     match built {
         Ok(endpoint) if problems.is_empty() => Ok(endpoint.warnings().iter().map(problem).collect()),

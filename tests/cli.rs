@@ -38,6 +38,22 @@ fn certificates_are_checked_too() {
 }
 
 #[test]
+fn a_kernel_that_is_required_is_tried() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("httpd.toml");
+    let text = "[tls]\nkernel = \"require\"\n[[listen]]\naddress = \"127.0.0.1:0\"\ntls = true\n\
+                [[site]]\nroot = \".\"\n[[site.certificate]]\nself_signed = true\n";
+    std::fs::write(&config, text).expect("written");
+    let line = format!("-t -c {}", config.display());
+    let probed = httpd::tls::probe(httpd::sys::tls_probe::try_install);
+    if probed.usable {
+        check(&line, 0, "configuration is fine", "");
+    } else {
+        check(&line, 1, "", &format!("tls.kernel: \"require\", but {}", probed.text));
+    }
+}
+
+#[test]
 fn usage_is_explained() {
     check("", 2, "", "Examples:");
     check("-t", 2, "", "name a configuration with -c");

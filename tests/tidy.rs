@@ -56,6 +56,7 @@ const PURE: &[&str] = &[
     "src/files/",
     "src/gateway/cgi/",
     "src/gateway/admission.rs",
+    "src/gateway/environment.rs",
     "src/config/file.rs",
     "src/cli/reference.rs",
     "src/config/report.rs",

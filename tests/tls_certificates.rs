@@ -5,15 +5,18 @@ mod tls_support;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use httpd::config::{Certificate, Config};
 use httpd::tls::{Endpoint, Failure, Problem, read_ticket_keys};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
-use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::version::{TLS12, TLS13};
-use tls_support::{Client, Wire, config_with, site, ticket_keys};
+use rustls::{DigitallySignedStruct, RootCertStore, SignatureScheme, SupportedProtocolVersion};
+use tls_support::{Client, Wire, config_with, site};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -393,6 +396,84 @@ fn a_site_without_certificate_is_shown_another() {
     assert_eq!(shown(&authority, &endpoint, "deep.in.a.test"), Ok(der(&certificate)));
 }
 
+/// Notes the OCSP response that came with a certificate.
+#[derive(Debug)]
+struct Stapled(Arc<Mutex<Vec<u8>>>, Arc<dyn ServerCertVerifier>);
+
+impl ServerCertVerifier for Stapled {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        *self.0.lock().unwrap() = response.to_vec();
+        self.1.verify_server_cert(certificate, intermediates, name, &[], now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.1.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.1.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.1.supported_verify_schemes()
+    }
+}
+
+/// A successful OCSP response without an end. RFC 6960 section 4.2.1.
+fn ocsp_response() -> Vec<u8> {
+    let tlv = |tag: u8, contents: &[&[u8]]| {
+        let contents = contents.concat();
+        [&[tag, 0x81, u8::try_from(contents.len()).unwrap()], &contents[..]].concat()
+    };
+    let time = tlv(0x18, &[b"20260101000000Z"]);
+    let single = tlv(0x30, &[&tlv(0x30, &[&[5; 60]]), &[0x80, 0], &time]);
+    let data = tlv(0x30, &[&tlv(0xa2, &[&[4, 1, 7]]), &time, &tlv(0x30, &[&single])]);
+    let basic = tlv(0x30, &[&data, &tlv(0x30, &[&[6, 1, 42]]), &[3, 2, 0, 1]]);
+    let bytes = tlv(0x30, &[&[6, 1, 42], &tlv(4, &[&basic])]);
+    tlv(0x30, &[&[10, 1, 0], &tlv(0xa0, &[&bytes])])
+}
+
+#[test]
+fn an_ocsp_response_beside_the_certificate_is_stapled() {
+    let authority = Authority::new();
+    let certificate = authority.ecdsa("a", &["a.test"]);
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.certificate.clone()).unwrap();
+    let verifier = WebPkiServerVerifier::builder(Arc::new(roots)).build().unwrap();
+    let stapled = |version: &'static SupportedProtocolVersion| {
+        let endpoint = build_site(&["a.test"], vec![certificate.clone()]).unwrap();
+        let seen = Arc::default();
+        let verifier = Arc::new(Stapled(Arc::clone(&seen), verifier.clone()));
+        let config = rustls::ClientConfig::builder_with_protocol_versions(&[version]);
+        let config = config.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
+        Wire::new(&endpoint, Client::new(&Arc::new(config), "a.test")).shake_hands();
+        let seen = seen.lock().unwrap().clone();
+        (seen, endpoint.certificates()[0].stapled)
+    };
+    assert_eq!(stapled(&TLS13), (Vec::new(), false));
+    fs::write(authority.path("a.pem.ocsp"), ocsp_response()).unwrap();
+    for version in [&TLS12, &TLS13] {
+        assert_eq!(stapled(version), (ocsp_response(), true), "{version:?}");
+    }
+}
+
 #[test]
 fn changed_files_are_noticed() {
     let authority = Authority::new();
@@ -435,15 +516,14 @@ fn ticket_keys_come_from_files() {
         fs::write(&path, bytes).unwrap();
         path
     };
-    let (keys, now) = (ticket_keys(), SystemTime::now());
     let read = |files: Vec<PathBuf>| {
         let mut config = config_with(Vec::new());
         config.tls.ticket_keys = files;
-        read_ticket_keys(&config, now, keys)
+        read_ticket_keys(&config)
     };
     let (small, large) = (file("small", &[1; 48]), file("large", &[2; 80]));
-    assert_eq!(read(vec![small.clone(), large]), Ok(()));
-    assert!(keys.since().is_some());
+    assert!(read(Vec::new()).expect("nothing to read").is_none());
+    assert!(read(vec![small.clone(), large]).expect("good ones").is_some());
     let problems = read(vec![small.clone(), file("bad", &[1; 47])]).expect_err("a length");
     assert_eq!(words(&problems), ["a ticket key must have 48 or 80 bytes"]);
     let problems = read(vec![directory.path().join("missing"), small.clone()]).expect_err("no file");

@@ -343,8 +343,9 @@ fn executable(script: &At<String>, own: &mut Resolver) -> PathBuf {
     path
 }
 
-/// Of the variables, those that say what the request is; another value would be a lie.
-const NOT_SETTABLE: [&str; 11] = [
+/// Of the variables, those that say what the request is; another value would be a lie. What a script leaves
+/// behind is known by UNIQUE_ID.
+const NOT_SETTABLE: [&str; 12] = [
     "CONTENT_LENGTH",
     "CONTENT_TYPE",
     "GATEWAY_INTERFACE",
@@ -356,6 +357,7 @@ const NOT_SETTABLE: [&str; 11] = [
     "SCRIPT_FILENAME",
     "SCRIPT_NAME",
     "SERVER_PROTOCOL",
+    "UNIQUE_ID",
 ];
 
 fn env(table: &Common, own: &mut Resolver) -> Vec<(String, String)> {

@@ -59,8 +59,6 @@ pub struct Settings {
 /// What programs of a site are told, and where they are mounted.
 #[derive(Clone, Debug)]
 pub struct SitePrograms {
-    /// The site's directory.
-    pub root: Vec<u8>,
     /// Its first exact name.
     pub name: Option<Vec<u8>>,
     /// Its mounts, in the order of the configuration.
@@ -96,7 +94,6 @@ fn programs(config: &Config) -> Vec<SitePrograms> {
         return Vec::new();
     }
     let of = |site: &crate::config::Site| SitePrograms {
-        root: site.root.as_os_str().as_encoded_bytes().to_vec(),
         name: site.hosts.iter().find(|host| !host.starts_with('*')).map(|host| host.clone().into_bytes()),
         mounts: site.mounts.clone(),
     };

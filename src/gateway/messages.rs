@@ -77,11 +77,11 @@ pub struct Start<'a> {
     /// Whether a descriptor for standard input comes along; without, it is empty.
     pub input: bool,
     /// The whole path of the request, normalised: the spawner finds the program and sets SCRIPT_NAME,
-    /// SCRIPT_FILENAME, PATH_INFO and PATH_TRANSLATED, and adds PATH and the `env` of the mount.
+    /// SCRIPT_FILENAME, PATH_INFO and PATH_TRANSLATED, and adds DOCUMENT_ROOT, PATH and the `env` of the mount.
     pub path: &'a [u8],
-    /// Arguments (RFC 3875 section 4.4), mostly none.
+    /// Arguments (RFC 3875 section 4.4), mostly none; passed on where the mount has arguments.
     pub arguments: Strings<'a>,
-    /// All other variables, `NAME=value` each.
+    /// All other variables, `NAME=value` each; passed on as far as their names follow from requests.
     pub variables: Strings<'a>,
 }
 

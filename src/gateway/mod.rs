@@ -6,6 +6,7 @@
 
 pub mod admission;
 pub mod cgi;
+mod environment;
 pub mod messages;
 pub mod script;
 pub mod spawner;

@@ -38,9 +38,49 @@ pub struct Start {
 pub struct Mailbox {
     /// One end of a SEQPACKET pair, non-blocking.
     pub fd: OwnedFd,
-    /// The number of the worker's life: no other process of the generation has it.
+    /// The number of the worker's life: no other process of the generation has it, and it tells the worker's
+    /// index, as [`epoch_after`] makes it.
     pub epoch: u64,
+}
+
+/// The least epoch after `last` that a life of the worker of this index may have, of so many workers.
+///
+/// A worker says itself from which epoch its messages are. Since the numbers of each index are its own, one that
+/// was taken over cannot speak for another, not even for one that is still to come.
+///
+/// # Panics
+/// When there is no worker of that index.
+pub fn epoch_after(last: u64, index: u32, workers: usize) -> u64 {
+    let (index, workers) = (u64::from(index), workers as u64);
+    assert!(index < workers, "an index is that of a worker");
+    let first = last + 1;
+    first + (index + workers - first % workers) % workers
+}
+
+/// Whether an epoch may be one of the worker of this index.
+pub fn is_epoch_of(epoch: u64, index: usize, workers: usize) -> bool {
+    epoch.checked_rem(workers as u64) == Some(index as u64)
 }
 
 /// The order to end what runs and to exit with success.
 pub const STOP: &[u8] = b"S";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_rise_and_tell_whose_they_are() {
+        let mut last = 0;
+        for index in [0, 1, 2, 2, 1, 0, 0, 2] {
+            let epoch = epoch_after(last, index, 3);
+            assert!(epoch > last && epoch <= last + 3, "{last}, {index}: {epoch}");
+            for other in 0..3 {
+                assert_eq!(is_epoch_of(epoch, other as usize, 3), other == index);
+            }
+            last = epoch;
+        }
+        assert_eq!([epoch_after(0, 0, 1), epoch_after(1, 0, 1)], [1, 2]);
+        assert!(!is_epoch_of(1, 0, 0));
+    }
+}

@@ -93,7 +93,7 @@ pub fn run(trial: &Trial) -> Result<Finding, String> {
         None => (trial.path.as_str(), None),
     };
     let path = format!("/cgi-bin/{}{info}", target::encode_path(name.as_bytes()));
-    let message = message(trial, &path, query, directory.as_os_str().as_bytes())?;
+    let message = message(trial, &path, query)?;
     let Some(Message { what: ToSpawner::Start(start), .. }) = Message::<ToSpawner>::decode(&message) else {
         return Err("the request cannot be told to a script".to_owned());
     };
@@ -123,7 +123,7 @@ pub fn run(trial: &Trial) -> Result<Finding, String> {
     Ok(run.finding(&trial.method, started.script.nph, began.elapsed()))
 }
 
-fn message(trial: &Trial, path: &str, query: Option<&str>, root: &[u8]) -> Result<Vec<u8>, String> {
+fn message(trial: &Trial, path: &str, query: Option<&str>) -> Result<Vec<u8>, String> {
     let mut section = String::from("Host: localhost\r\n");
     for field in &trial.fields {
         section.push_str(field);
@@ -152,7 +152,6 @@ fn message(trial: &Trial, path: &str, query: Option<&str>, root: &[u8]) -> Resul
         secure: false,
         user: None,
         passes_authorization: false,
-        document_root: root,
         site_name: None,
         request_id: 1,
     });

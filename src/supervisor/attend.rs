@@ -67,9 +67,10 @@ impl Supervisor {
     /// A worker's end of its mailbox, for a new life.
     pub(super) fn mailbox(&mut self, generation: u64, index: u32) -> Result<Option<spawner::Mailbox>, Error> {
         let Some(generation) = self.generations.get(&generation) else { return Ok(None) };
-        let Some((ours, _)) = generation.mailboxes.0.get(index as usize) else { return Ok(None) };
+        let mailboxes = &generation.mailboxes.0;
+        let Some((ours, _)) = mailboxes.get(index as usize) else { return Ok(None) };
         let fd = duplicate(ours)?;
-        self.epoch += 1;
+        self.epoch = spawner::epoch_after(self.epoch, index, mailboxes.len());
         Ok(Some(spawner::Mailbox { fd, epoch: self.epoch }))
     }
 

@@ -40,7 +40,6 @@ use crate::sys::signals::{Signal, Signals};
 use crate::sys::user::User;
 use crate::sys::wait::{self, For};
 use crate::sys::{Errno, Error, append, pass, user};
-use crate::tls::Endpoint;
 use crate::worker::start::{Order, Start};
 
 use attend::Mailboxes;
@@ -51,12 +50,11 @@ use launch::Launched;
 use listeners::Listeners;
 use machine::{Action, Event, Machine, WorkerId};
 use notify::Notify;
-use secure::Secure;
+use secure::{Secure, Secured};
 use store::Store;
 
 pub use ask::{Show, status};
 pub use attend::{Program, Programs};
-pub use secure::check;
 
 /// Serves `config` until told to stop; reads `source` anew on every reload.
 pub fn run(source: Source, config: Config) -> ExitCode {
@@ -140,7 +138,7 @@ struct Generation {
     config: Rc<Config>,
     access_log: Option<OwnedFd>,
     user: Option<User>,
-    tls: Option<Endpoint>,
+    tls: Secured,
     mailboxes: Mailboxes,
     metrics: Option<Rc<monitor::Listener>>,
 }
@@ -194,7 +192,8 @@ impl Supervisor {
 
     fn serve(&mut self, config: Config) -> Result<(), String> {
         self.open_control(&config);
-        if let Err(reason) = self.begin(config) {
+        tell_warnings(&config);
+        if let Err(reason) = self.begin_afresh(config) {
             match self.machine.current() {
                 Some(_) => self.reload_failed(reason),
                 None => return Err(reason),
@@ -366,7 +365,7 @@ impl Supervisor {
                     access_log: access_log
                         .map_err(|error| Error::from_io("hand on", "the access log", &error))?,
                     user: generation.user.clone(),
-                    tls: generation.tls.clone(),
+                    tls: generation.tls.endpoint.clone(),
                     spawner,
                 })
             })
@@ -390,15 +389,18 @@ impl Supervisor {
         }
     }
 
-    /// Makes a generation from a configuration.
-    fn begin(&mut self, config: Config) -> Result<(), String> {
-        for warning in &config.warnings {
-            tracing::warn!("{}; {}", warning.headline(), warning.help);
-        }
+    /// Makes a generation from a configuration, and from certificates and keys as their files are now.
+    fn begin_afresh(&mut self, config: Config) -> Result<(), String> {
+        let tls = self.secure.read(&config, SystemTime::now())?;
+        self.begin(config, tls)
+    }
+
+    /// Makes a generation.
+    fn begin(&mut self, config: Config, tls: Secured) -> Result<(), String> {
         let generation = Generation {
             access_log: open_access_log(&config)?,
             user: find_user(&config)?,
-            tls: self.secure.endpoint(&config, SystemTime::now())?,
+            tls,
             mailboxes: self.mailboxes(&config).map_err(|error| error.to_string())?,
             metrics: self.metrics_listener(&config).map_err(|error| error.to_string())?,
             config: Rc::new(config),
@@ -455,37 +457,21 @@ impl Supervisor {
     fn reload(&mut self) {
         tracing::info!("reloading");
         self.notify.reloading(wait::monotonic());
-        if let Err(reason) = (self.load)().and_then(|config| self.begin(config)) {
+        let begun = (self.load)().and_then(|config| {
+            tell_warnings(&config);
+            self.begin_afresh(config)
+        });
+        if let Err(reason) = begun {
             self.reload_failed(reason);
         }
     }
 
-    /// Takes in certificates that changed without anybody saying so: a generation with the same
-    /// configuration and what the files hold now.
-    fn watch_certificates(&mut self) {
-        let now = Instant::now();
-        if !self.secure.is_due(now) {
-            return;
-        }
-        let Some(current) = self.machine.current().map(|current| current.id) else { return };
-        let Some(generation) = self.generations.get(&current) else { return };
-        let (config, Some(endpoint)) = (Rc::clone(&generation.config), &generation.tls) else { return };
-        if !self.secure.look(&config, endpoint, now) || !self.machine.may_begin() {
-            return;
-        }
-        match self.begin(Config::clone(&config)) {
-            Ok(()) => tracing::info!("certificate files have changed: taking them in"),
-            Err(reason) if self.secure.refuse(&reason) => {
-                tracing::error!("certificate files have changed, those before go on being used: {reason}");
-            }
-            Err(_) => {}
-        }
-    }
-
-    /// Makes a generation with the same configuration whose workers may read where roots lead now.
+    /// Makes a generation with the same configuration whose workers may read where roots lead now. It has the
+    /// certificates of the one before: those that cannot be used now are no reason to keep its roots.
     fn renew(&mut self) {
         let Some(config) = self.current_config() else { return };
-        match self.begin(Config::clone(&config)) {
+        let tls = Secured::unchanged(self.endpoint().cloned());
+        match self.begin(Config::clone(&config), tls) {
             Ok(()) => {
                 tracing::info!("a root or the cache is now where workers may not read: beginning others")
             }
@@ -499,7 +485,8 @@ impl Supervisor {
 
     fn promoted(&mut self, id: u64) {
         self.renewal_wanted = false;
-        let Some(generation) = self.generations.get(&id) else { return };
+        let Some(generation) = self.generations.get_mut(&id) else { return };
+        self.secure.accept(&mut generation.tls, Instant::now());
         let config = Rc::clone(&generation.config);
         self.settle_metrics(id);
         for kind in [Kind::Precompressor, Kind::Metrics] {
@@ -576,6 +563,13 @@ fn again(times: u32, again_in: Option<Duration>, why_not: &str) -> String {
         None => format!("not forked again: {why_not}"),
         Some(delay) if delay.is_zero() => format!("death {times}, forked again at once"),
         Some(delay) => format!("death {times}, to be forked again in {delay:?}"),
+    }
+}
+
+/// Says what a configuration that was just read would better say otherwise.
+fn tell_warnings(config: &Config) {
+    for warning in &config.warnings {
+        tracing::warn!("{}; {}", warning.headline(), warning.help);
     }
 }
 

@@ -50,6 +50,9 @@ pub struct Inheritance {
     counted: Carried,
     /// A file with the ticket keys.
     tickets: Option<i32>,
+    /// Whether those are from files.
+    #[serde(default)]
+    tickets_from_files: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -93,7 +96,7 @@ impl Supervisor {
         let Some(inheritance) = inheritance else { return Ok(Vec::new()) };
         let adopt = |fd: Option<i32>| sockets::adopt(fd).pop().flatten();
         if let Some(file) = adopt(inheritance.tickets) {
-            self.secure.import(file);
+            self.secure.import(file, inheritance.tickets_from_files);
         }
         self.gone.carry(&inheritance.counted);
         let mut inherited = Vec::new();
@@ -222,6 +225,7 @@ impl Supervisor {
             drain,
             counted: self.sums().carried(),
             tickets,
+            tickets_from_files: self.secure.is_from_files(),
         })
     }
 }

@@ -52,9 +52,9 @@ impl Supervisor {
         sums
     }
 
-    fn endpoint(&self) -> Option<&Endpoint> {
+    pub(super) fn endpoint(&self) -> Option<&Endpoint> {
         let current = self.machine.current()?;
-        self.generations.get(&current.id)?.tls.as_ref()
+        self.generations.get(&current.id)?.tls.endpoint.as_ref()
     }
 
     pub(super) fn serving_line(&self, config: &Config) -> String {

@@ -41,6 +41,14 @@ pub fn wait(fds: &[(BorrowedFd<'_>, For)], limit: Option<Duration>) -> Result<Ve
     }
 }
 
+/// Whether the other end of a stream or of a channel will never write again. What it had written may still be
+/// there.
+pub fn has_ended(fd: impl AsFd) -> bool {
+    let mut polled = [PollFd::new(&fd, PollFlags::RDHUP)];
+    rustix::event::poll(&mut polled, Some(&Timespec::default())).is_ok()
+        && polled[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP)
+}
+
 /// The time of CLOCK_MONOTONIC, which other processes count by too.
 pub fn monotonic() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use super::certificates::{self, CertificateSummary, Fingerprint, Loaded, Problem};
 use super::resolver::{Keys, Resolver};
 use super::staple;
-use super::tickets::{KEYS_MAX, TicketKeys, Ticketer};
+use super::tickets::{FileKeys, KEYS_MAX, TicketKeys, Ticketer};
 use crate::config::{Certificate, Config};
 
 /// Sessions are made of this; clones share everything.
@@ -151,11 +151,14 @@ fn server_config(
     server
 }
 
-/// Reads `tls.ticket_keys` into `keys`. Only for the supervisor, at start and at each reload.
+/// Reads the files of `tls.ticket_keys`; `None` where there are none.
 ///
 /// # Errors
-/// Every file that cannot be used; `keys` are then as before.
-pub fn read_ticket_keys(config: &Config, now: SystemTime, keys: TicketKeys) -> Result<(), Vec<Problem>> {
+/// Every file that cannot be used.
+pub fn read_ticket_keys(config: &Config) -> Result<Option<FileKeys>, Vec<Problem>> {
+    if config.tls.ticket_keys.is_empty() {
+        return Ok(None);
+    }
     let mut problems = Vec::new();
     let mut contents = Vec::new();
     for path in &config.tls.ticket_keys {
@@ -177,10 +180,11 @@ pub fn read_ticket_keys(config: &Config, now: SystemTime, keys: TicketKeys) -> R
             }
         }
     }
-    if problems.is_empty()
-        && let Err(index) = keys.set_from_files(now, &contents)
-    {
-        problems.push(Problem {
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    FileKeys::parse(&contents).map(Some).map_err(|index| {
+        vec![Problem {
             place: config.tls.ticket_keys[index].display().to_string(),
             what: if index < KEYS_MAX {
                 "a ticket key must have 48 or 80 bytes".into()
@@ -188,7 +192,6 @@ pub fn read_ticket_keys(config: &Config, now: SystemTime, keys: TicketKeys) -> R
                 format!("more than {KEYS_MAX} ticket keys")
             },
             help: "make one with: openssl rand -out FILE 80".into(),
-        });
-    }
-    if problems.is_empty() { Ok(()) } else { Err(problems) }
+        }]
+    })
 }

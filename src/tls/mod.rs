@@ -23,4 +23,4 @@ pub use kernel::CryptoInfo;
 pub use probe::{KernelSupport, probe};
 pub use records::{CONTENT_MAX, Cipher, OVERHEAD_MAX};
 pub use session::{Established, Exhausted, HANDSHAKE_BYTES_MAX, HandOver, Received, Session, sealed_length};
-pub use tickets::{KEYS_MAX as TICKET_KEYS_MAX, TicketKeys, WORDS as TICKET_WORDS};
+pub use tickets::{FileKeys, KEYS_MAX as TICKET_KEYS_MAX, TicketKeys, WORDS as TICKET_WORDS};

@@ -62,6 +62,28 @@ struct Key {
     key: Zeroizing<[u8; KEY]>,
 }
 
+/// Keys read from files: the first encrypts, all decrypt. There is at least one.
+pub struct FileKeys(Vec<Key>);
+
+impl FileKeys {
+    /// Takes the contents of files. Each holds 48 or 80 random bytes, of which the first 16 are its name.
+    ///
+    /// # Errors
+    /// The index of a file with another length, or of the first one too many; 0 where there is none.
+    pub fn parse(files: &[Zeroizing<Vec<u8>>]) -> Result<Self, usize> {
+        let parsed = files.iter().enumerate();
+        let keys = parsed.map(|(index, bytes)| from_file(bytes).filter(|_| index < KEYS_MAX).ok_or(index));
+        let keys = keys.collect::<Result<Vec<_>, _>>()?;
+        if keys.is_empty() { Err(0) } else { Ok(Self(keys)) }
+    }
+}
+
+impl fmt::Debug for FileKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("FileKeys").field(&self.0.len()).finish()
+    }
+}
+
 impl TicketKeys {
     /// Uses the first [`WORDS`] of `words`: zeros, or what another copy has written.
     ///
@@ -81,28 +103,24 @@ impl TicketKeys {
         if !due {
             return false;
         }
-        let keys = match self.read() {
-            Some(keys) if keys.len() > NEXT => vec![keys[NEXT].clone(), keys[CURRENT].clone(), fresh()],
-            _ => vec![fresh(), fresh(), fresh()],
-        };
-        self.write(now, &keys);
+        match self.read() {
+            Some(keys) if keys.len() > NEXT => {
+                self.write(now, &[keys[NEXT].clone(), keys[CURRENT].clone(), fresh()]);
+            }
+            _ => self.write(now, &[fresh(), fresh(), fresh()]),
+        }
         true
     }
 
-    /// Uses keys from files instead: the first encrypts, all decrypt. Each holds 48 or 80 random bytes,
-    /// of which the first 16 are its name. Only the supervisor may call this.
-    ///
-    /// # Errors
-    /// The index of a file with another length, or of the first one too many.
-    pub fn set_from_files(&self, now: SystemTime, files: &[Zeroizing<Vec<u8>>]) -> Result<(), usize> {
-        let mut keys = Vec::with_capacity(files.len());
-        for (index, bytes) in files.iter().enumerate() {
-            keys.push(from_file(bytes).filter(|_| index < KEYS_MAX).ok_or(index)?);
-        }
-        if !keys.is_empty() {
-            self.write(seconds(now), &keys);
-        }
-        Ok(())
+    /// Forgets all keys and makes new ones: tickets so far are worth nothing any more. Only the supervisor
+    /// may call this.
+    pub fn renew(&self, now: SystemTime) {
+        self.write(seconds(now), &[fresh(), fresh(), fresh()]);
+    }
+
+    /// Uses keys from files instead. Only the supervisor may call this.
+    pub fn replace(&self, now: SystemTime, files: &FileKeys) {
+        self.write(seconds(now), &files.0);
     }
 
     /// The keys as bytes, for the next program when the binary is replaced; empty when there are none.
@@ -402,14 +420,32 @@ mod tests {
     fn files_give_the_same_keys_on_all_hosts() {
         let file = |byte: u8, length| Zeroizing::new(vec![byte; length]);
         let (here, there) = (TicketKeys::new(page()), TicketKeys::new(page()));
-        here.set_from_files(at(0), &[file(1, 48), file(2, 80)]).unwrap();
-        there.set_from_files(at(9), &[file(2, 80), file(1, 48)]).unwrap();
+        here.replace(at(0), &FileKeys::parse(&[file(1, 48), file(2, 80)]).unwrap());
+        there.replace(at(9), &FileKeys::parse(&[file(2, 80), file(1, 48)]).unwrap());
         for (from, to) in [(here, there), (there, here)] {
             let ticket = Ticketer::new(from, EVERY).encrypt(b"session").unwrap();
             assert_eq!(Ticketer::new(to, EVERY).decrypt(&ticket).as_deref(), Some(&b"session"[..]));
         }
-        assert_eq!(here.set_from_files(at(0), &[file(1, 48), file(2, 47)]), Err(1));
-        assert_eq!(here.set_from_files(at(0), &vec![file(1, 48); KEYS_MAX + 1]), Err(KEYS_MAX));
+        let refused = |files: &[_]| FileKeys::parse(files).expect_err("a mistake");
+        assert_eq!(refused(&[file(1, 48), file(2, 47)]), 1);
+        assert_eq!(refused(&vec![file(1, 48); KEYS_MAX + 1]), KEYS_MAX);
+        assert_eq!(refused(&[]), 0);
+    }
+
+    #[test]
+    fn renewal_forgets_all_keys() {
+        let keys = TicketKeys::new(page());
+        let ticketer = Ticketer::new(keys, EVERY);
+        let files: Vec<_> = (1..=3).map(|byte| Zeroizing::new(vec![byte; 48])).collect();
+        for _ in 0..2 {
+            keys.replace(at(0), &FileKeys::parse(&files).unwrap());
+            let before = ticketer.encrypt(b"session").unwrap();
+            keys.renew(at(1));
+            assert!(ticketer.decrypt(&before).is_none());
+            let after = ticketer.encrypt(b"session").unwrap();
+            assert_eq!(ticketer.decrypt(&after).as_deref(), Some(&b"session"[..]));
+            assert!(!keys.rotate(at(8), EVERY) && keys.rotate(at(9), EVERY), "as old as the renewal");
+        }
     }
 
     #[test]

@@ -314,6 +314,46 @@ fn sessions_are_resumed_by_any_worker_and_the_next_generation() {
 }
 
 #[test]
+fn sessions_are_resumed_by_the_next_program() {
+    let server = site().start();
+    for versions in [Versions::Tls12, Versions::Tls13] {
+        let secure = Secure::new(&server).versions(versions);
+        assert!(!is_resumed(&secure), "the first is full");
+        let old = server.workers();
+        server.signal("USR2");
+        replace_workers(&server, &old);
+        assert!(is_resumed(&secure), "{versions:?}");
+    }
+}
+
+#[test]
+fn a_ticket_key_that_was_removed_opens_nothing() {
+    let site = site().with("ticket_keys = [\"a.key\", \"b.key\", \"c.key\"]\n");
+    for (name, byte) in [("a.key", 1), ("b.key", 2), ("c.key", 3)] {
+        std::fs::write(site.root().with_file_name(name), [byte; 48]).expect("a key");
+    }
+    let server = site.start();
+    let config = server.folder().join("httpd.toml");
+    let with = std::fs::read_to_string(&config).expect("the configuration");
+    let without: String = with
+        .lines()
+        .filter(|line| !line.starts_with("ticket_keys"))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    // The last one starts the program anew, which has to know where its keys are from.
+    for (text, signal) in [(&without, "HUP"), (&with, "HUP"), (&without, "USR2")] {
+        let secure = Secure::new(&server);
+        assert!(!is_resumed(&secure) && is_resumed(&secure), "{signal}");
+        std::fs::write(&config, text).expect("written");
+        let old = server.workers();
+        server.signal(signal);
+        replace_workers(&server, &old);
+        assert!(!is_resumed(&secure), "{signal}: it was made with another key");
+        assert!(is_resumed(&secure), "{signal}");
+    }
+}
+
+#[test]
 fn the_kernel_can_be_required() {
     let probed = httpd::tls::probe(httpd::sys::tls_probe::try_install);
     let site = Site::new()

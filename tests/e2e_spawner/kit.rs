@@ -56,10 +56,10 @@ pub struct Spawner {
     pub folder: PathBuf,
     pub epoch: u64,
     generation: u64,
-    mailbox: OwnedFd,
+    pub mailbox: OwnedFd,
     theirs: OwnedFd,
     pub worker: u64,
-    next: u64,
+    pub next: u64,
     _temporary: Rc<tempfile::TempDir>,
 }
 

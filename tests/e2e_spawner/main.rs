@@ -26,6 +26,7 @@ use kit::{PATIENCE, Spawner, lives, until, until_gone};
 const TESTS: &[(&str, fn())] = &[
     ("a_program_is_started_and_its_end_told", a_program_is_started_and_its_end_told),
     ("the_environment_is_exact", the_environment_is_exact),
+    ("arguments_are_for_the_mount_to_allow", arguments_are_for_the_mount_to_allow),
     ("a_program_begins_in_a_clean_state", a_program_begins_in_a_clean_state),
     ("what_cannot_be_started_is_refused", what_cannot_be_started_is_refused),
     ("input_is_what_was_handed_over", input_is_what_was_handed_over),
@@ -38,6 +39,9 @@ const TESTS: &[(&str, fn())] = &[
     ("two_hundred_at_a_time", two_hundred_at_a_time),
     ("messages_are_logged_by_line", messages_are_logged_by_line),
     ("a_flood_of_messages_is_dammed", a_flood_of_messages_is_dammed),
+    ("who_goes_on_complaining_stops_nobody", who_goes_on_complaining_stops_nobody),
+    ("a_worker_has_its_share_and_no_more", a_worker_has_its_share_and_no_more),
+    ("an_empty_packet_is_not_the_end", an_empty_packet_is_not_the_end),
     ("a_new_worker_ends_what_the_old_one_began", a_new_worker_ends_what_the_old_one_began),
     ("what_was_meant_for_another_is_dropped", what_was_meant_for_another_is_dropped),
     ("a_spawner_that_dies_takes_its_programs_along", a_spawner_that_dies_takes_its_programs_along),
@@ -107,7 +111,8 @@ fn a_program_is_started_and_its_end_told() {
 }
 
 fn the_environment_is_exact() {
-    let mut spawner = Spawner::start("env = { GIVEN = \"by the mount\", REMOTE_USER = \"fixed\" }");
+    let mut spawner =
+        Spawner::start("arguments = true\nenv = { GIVEN = \"by the mount\", REMOTE_USER = \"fixed\" }");
     symlink("/usr/bin/env", spawner.folder.join("cgi/env")).expect("a link");
     let variables = [
         ("REQUEST_METHOD", "GET"),
@@ -115,7 +120,14 @@ fn the_environment_is_exact() {
         ("REMOTE_USER", "claimed"),
         ("SCRIPT_NAME", "forged"),
         ("PATH", "/forged"),
+        ("DOCUMENT_ROOT", "/forged"),
+        ("UNIQUE_ID", "forged"),
         ("HTTP_ACCEPT", ""),
+        ("HTTP_PROXY", "http://example.org/"),
+        ("HTTP_x", "no name of a field"),
+        ("LD_PRELOAD", "/forged"),
+        ("BASH_ENV", "/forged"),
+        ("GIT_CONFIG_COUNT", "1"),
     ];
     // env(1) would take another argument for a command.
     let request = spawner.ask_with("/cgi-bin/env/more/of it", None, &["-0"], &variables);
@@ -129,6 +141,7 @@ fn the_environment_is_exact() {
     let cgi = spawner.folder.join("cgi/env").display().to_string();
     let translated = spawner.folder.join("root/more/of it").display().to_string();
     let expected = [
+        &format!("DOCUMENT_ROOT={}", spawner.folder.join("root").display()),
         "GIVEN=by the mount",
         "HTTP_ACCEPT=",
         "PATH=/usr/local/bin:/usr/bin:/bin",
@@ -141,6 +154,15 @@ fn the_environment_is_exact() {
         "SCRIPT_NAME=/cgi-bin/env",
     ];
     assert_eq!(found, expected);
+    spawner.exited(&request);
+}
+
+fn arguments_are_for_the_mount_to_allow() {
+    let mut spawner = Spawner::start("");
+    spawner.shell("count", "echo $#");
+    let request = spawner.ask_with("/cgi-bin/count", None, &["--option"], &[]);
+    spawner.started(&request);
+    assert_eq!(spawner.output(&request), "0\n");
     spawner.exited(&request);
 }
 
@@ -320,7 +342,7 @@ fn who_runs_too_long_is_ended() {
 }
 
 fn two_hundred_at_a_time() {
-    let mut spawner = Spawner::start("");
+    let mut spawner = Spawner::start("concurrency = 200");
     spawner.shell("wait", "read line; echo $line");
     let mut waiting = Vec::new();
     for _ in 0..200 {
@@ -364,6 +386,48 @@ fn a_flood_of_messages_is_dammed() {
     assert_eq!(text, "done\n", "nobody waits for the log");
     let log = spawner.until_logged("were dropped");
     assert!(log.lines().count() < 2000, "{} lines", log.lines().count());
+}
+
+fn who_goes_on_complaining_stops_nobody() {
+    let mut spawner = Spawner::start("");
+    spawner.shell("grumbler", "yes >&2 & echo $! > $DIR/job; exit 0");
+    assert_eq!(spawner.run("/cgi-bin/grumbler"), "");
+    spawner.shell("hello", "echo hello");
+    assert_eq!(spawner.run("/cgi-bin/hello"), "hello\n");
+    let job = spawner.written("job");
+    assert!(lives(&job));
+    spawner.channel = None;
+    assert!(until("it ends", || spawner.child.try_wait().expect("a child")).success());
+    // Nobody reads what it writes.
+    until_gone(job);
+}
+
+fn a_worker_has_its_share_and_no_more() {
+    let mut spawner = Spawner::start("concurrency = 2\ngrace = \"1h\"");
+    spawner.shell("stubborn", "trap '' TERM; echo on; while :; do sleep 0.01; done");
+    let mut turned_away = 0;
+    // What earlier lives of the worker began is being ended and counts as well, but not against a new one.
+    for _ in 0..3 {
+        for _ in 0..3 {
+            let mut request = spawner.ask("/cgi-bin/stubborn");
+            match spawner.hear() {
+                ToWorker::Refused { why: Refusal::Busy, .. } => turned_away += 1,
+                ToWorker::Started { .. } => request.output.read_exact(&mut [0; 3]).expect("it traps"),
+                other => panic!("{other:?}"),
+            }
+        }
+        spawner.worker += 1;
+        spawner.say(ToSpawner::Hello);
+        assert_eq!(spawner.hear(), ToWorker::Hello);
+    }
+    assert_eq!(turned_away, 1 + 1 + 3);
+}
+
+fn an_empty_packet_is_not_the_end() {
+    let mut spawner = Spawner::start("");
+    spawner.shell("hello", "echo hello");
+    pass::send(&spawner.mailbox, b"", None).expect("sent");
+    assert_eq!(spawner.run("/cgi-bin/hello"), "hello\n");
 }
 
 fn a_new_worker_ends_what_the_old_one_began() {

@@ -58,6 +58,13 @@ fn modules_run_confined() {
     assert!(text.ends_with("\nthrough two processes"), "{text}");
     assert_eq!(spawner.exited(&request), Ended::Exited(0));
     assert!(text.contains(&format!("\nUNIQUE_ID={}-", std::process::id())), "{text}");
+    // A number is that of one run.
+    let (request, _, input) = waiting(&mut spawner);
+    spawner.next -= 1;
+    drop(spawner.ask("/wasm/echo.wasm"));
+    assert_eq!(spawner.hear(), ToWorker::Refused { id: request.id, why: Refusal::Broken });
+    drop(input);
+    assert_eq!(spawner.exited(&request), Ended::Exited(0));
     // Scripts run beside.
     spawner.shell("hello", "echo hello");
     assert_eq!(spawner.run("/cgi-bin/hello"), "hello\n");

@@ -25,14 +25,16 @@ const ABORTED: Ended = Ended::Killed(6);
 fn an_echo_answers() {
     let case = Case::new("");
     case.place("echo.wasm", &module("echo"));
-    let mut run = case.start("/wasm/echo.wasm/more", &["REQUEST_METHOD=POST", "A=1"], Some(b"the body"));
+    let mut run =
+        case.start("/wasm/echo.wasm/more", &["REQUEST_METHOD=POST", "HTTP_A=1", "A=1"], Some(b"the body"));
     let text = run.text();
     assert_eq!(run.exited(), (Ended::Exited(0), false));
     assert!(text.starts_with("Content-Type: text/plain; charset=utf-8\r\n\r\nmethod: POST\n"), "{text}");
     let root = case.root();
     for line in [
-        "A=1".to_owned(),
+        "HTTP_A=1".to_owned(),
         "FROM_MOUNT=yes".to_owned(),
+        format!("DOCUMENT_ROOT={root}/data"),
         "SCRIPT_NAME=/wasm/echo.wasm".to_owned(),
         "PATH_INFO=/more".to_owned(),
         format!("SCRIPT_FILENAME={root}/modules/echo.wasm"),

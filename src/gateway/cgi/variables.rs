@@ -1,13 +1,47 @@
 //! What a program is told of a request: the meta-variables of RFC 3875 section 4.1 and those that
 //! everybody relies on besides. Which script it is, and so SCRIPT_NAME, SCRIPT_FILENAME, PATH_INFO and
-//! PATH_TRANSLATED, is found out where scripts are started, which also adds PATH and what the operator
-//! set for the mount.
+//! PATH_TRANSLATED, is found out where scripts are started, which also adds DOCUMENT_ROOT, PATH and what the
+//! operator set for the mount.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::http::fields::{Fields, Known, is_token_byte, list};
 use crate::http::host;
 use crate::http::request::{Request, Target};
+
+/// The names of all variables, but those of fields.
+const NAMES: [&str; 20] = [
+    "AUTH_TYPE",
+    "CONTENT_LENGTH",
+    "CONTENT_TYPE",
+    "GATEWAY_INTERFACE",
+    "HTTPS",
+    "QUERY_STRING",
+    "REDIRECT_STATUS",
+    "REMOTE_ADDR",
+    "REMOTE_HOST",
+    "REMOTE_PORT",
+    "REMOTE_USER",
+    "REQUEST_ID",
+    "REQUEST_METHOD",
+    "REQUEST_SCHEME",
+    "REQUEST_URI",
+    "SERVER_ADDR",
+    "SERVER_NAME",
+    "SERVER_PORT",
+    "SERVER_PROTOCOL",
+    "SERVER_SOFTWARE",
+];
+
+/// Whether a variable of that name can follow from a request. Nothing else is passed on where scripts are
+/// started, whoever says it.
+pub fn is_name(name: &[u8]) -> bool {
+    match name.strip_prefix(b"HTTP_") {
+        Some(b"" | b"PROXY") => false,
+        Some(field) => field.iter().all(|byte| matches!(byte, b'A'..=b'Z' | b'0'..=b'9' | b'_')),
+        None => NAMES.iter().any(|known| known.as_bytes() == name),
+    }
+}
 
 /// Names and values.
 #[derive(Clone, Default, Debug)]
@@ -29,8 +63,6 @@ pub struct About<'a> {
     pub user: Option<&'a [u8]>,
     /// Whether the program checks passwords itself, and so is given Authorization.
     pub passes_authorization: bool,
-    /// The directory of the site.
-    pub document_root: &'a [u8],
     /// The site's own name, for requests that name no host.
     pub site_name: Option<&'a [u8]>,
     /// The number under which the request is logged.
@@ -54,7 +86,6 @@ impl Variables {
         // Without scheme and host also where the client sent them, as every program expects it.
         let mark: &[u8] = if query.is_some() { b"?" } else { b"" };
         own.set_parts(b"REQUEST_URI", &[path, mark, query.unwrap_or_default()]);
-        own.set("DOCUMENT_ROOT", about.document_root);
         own.set("REQUEST_SCHEME", if about.secure { b"https" } else { b"http" });
         if about.secure {
             own.set("HTTPS", b"on");
@@ -150,6 +181,7 @@ impl Variables {
                 continue;
             }
             let separator: &[u8] = if known == Some(Known::Cookie) { b"; " } else { b", " };
+            debug_assert!(is_name(&name));
             self.bytes.extend_from_slice(&name);
             self.bytes.push(b'=');
             self.bytes.extend_from_slice(value);
@@ -166,6 +198,7 @@ impl Variables {
     }
 
     fn set_parts(&mut self, name: &[u8], parts: &[&[u8]]) {
+        debug_assert!(is_name(name));
         self.bytes.extend_from_slice(name);
         self.bytes.push(b'=');
         for part in parts {
@@ -249,7 +282,6 @@ mod tests {
             secure: false,
             user: None,
             passes_authorization: false,
-            document_root: b"/srv/www",
             site_name: Some(b"site.example"),
             request_id: 255,
         }
@@ -278,7 +310,6 @@ mod tests {
         let (remote, local) = (([192, 0, 2, 7], 4711), ([192, 0, 2, 1], 8080));
         variables.connection(Some(remote.into()), Some(local.into()), Some([192, 0, 2, 7].into()), false);
         let expected = [
-            ("DOCUMENT_ROOT", "/srv/www"),
             ("GATEWAY_INTERFACE", "CGI/1.1"),
             ("HTTP_HOST", "example.org:8080"),
             ("QUERY_STRING", "x=%41&y"),
@@ -300,6 +331,33 @@ mod tests {
         let expected: BTreeMap<_, _> =
             expected.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn only_what_follows_from_requests_is_a_name() {
+        for name in ["CONTENT_LENGTH", "REQUEST_ID", "HTTP_HOST", "HTTP_X_1", "HTTP__"] {
+            assert!(is_name(name.as_bytes()), "{name}");
+        }
+        for name in [
+            "",
+            "A",
+            "LD_PRELOAD",
+            "BASH_ENV",
+            "PATH",
+            "PATH_INFO",
+            "SCRIPT_FILENAME",
+            "DOCUMENT_ROOT",
+            "UNIQUE_ID",
+            "HTTP_",
+            "HTTP_PROXY",
+            "HTTP_x",
+            "HTTP_A-B",
+            "BASH_FUNC_a%%",
+            "server_name",
+            "SERVER_NAME ",
+        ] {
+            assert!(!is_name(name.as_bytes()), "{name}");
+        }
     }
 
     /// RFC 3875 sections 4.1.2, 4.1.3 and 4.1.7.

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::config::{Config, MountKind};
-use crate::gateway::messages::{Message, MountId, Refusal, ToSpawner, ToWorker, Why};
+use crate::gateway::messages::{Message, MountId, Refusal, Start, ToSpawner, ToWorker, Why};
 use crate::observe::log;
 use crate::sys::process::{self, Ended, Fork, Pid, User};
 use crate::sys::{Errno, Error, pass};
@@ -64,6 +64,7 @@ struct Run {
     mailbox: usize,
     /// The spawner's epoch that it was asked of.
     to: u64,
+    mount: MountId,
     /// Whether the worker was told that it runs.
     is_started: bool,
 }
@@ -120,15 +121,19 @@ impl Guests {
     /// Hands a request on, as it came.
     ///
     /// # Errors
-    /// When there is no host, or it has too much to do.
+    /// When there is no host, it has too much to do, or the worker gave the number of one that runs.
     pub fn start(
         &mut self,
         mailbox: usize,
-        (from, to, id): (u64, u64, u64),
+        (from, to): (u64, u64),
+        &Start { id, mount, .. }: &Start,
         bytes: &[u8],
         descriptors: &[OwnedFd],
     ) -> Result<(), Refusal> {
         let Life::Lives { channel, .. } = &self.life else { return Err(Refusal::Busy) };
+        if self.runs.contains_key(&(from, id)) {
+            return Err(Refusal::Broken);
+        }
         let borrowed: Vec<_> = descriptors.iter().map(|descriptor| descriptor.as_fd()).collect();
         pass::send_all(channel, bytes, &borrowed).map_err(|errno| {
             // That it is gone, its death will say.
@@ -137,8 +142,13 @@ impl Guests {
             }
             Refusal::Busy
         })?;
-        self.runs.insert((from, id), Run { mailbox, to, is_started: false });
+        self.runs.insert((from, id), Run { mailbox, to, mount, is_started: false });
         Ok(())
+    }
+
+    /// Requests under way: their worker by index and by epoch, and their mount.
+    pub fn running(&self) -> impl Iterator<Item = (usize, u64, MountId)> {
+        self.runs.iter().map(|((from, _), run)| (run.mailbox, *from, run.mount))
     }
 
     /// Has a request ended, if it is one of ours.
@@ -291,7 +301,9 @@ fn note(runs: &mut HashMap<(u64, u64), Run>, message: Message<ToWorker>) -> Opti
 mod tests {
     use super::*;
     use crate::config::{self, Environment};
+    use crate::gateway::messages::StartWriter;
 
+    const MOUNT: MountId = MountId { site: 0, mount: 0 };
     const STARTED: ToWorker = ToWorker::Started { id: 5, pid: 3, nph: false };
 
     fn guests() -> Guests {
@@ -309,13 +321,17 @@ mod tests {
         let mut guests = guests();
         guests.keep(Instant::now());
         assert!(guests.fd().is_none() && guests.deadline().is_none());
-        assert!(!guests.answers(MountId { site: 0, mount: 0 }));
-        assert_eq!(guests.start(0, (1, 2, 3), b"", &[]), Err(Refusal::Busy));
+        assert!(!guests.answers(MOUNT));
+        let mut buffer = Vec::new();
+        StartWriter::new(&mut buffer, (1, 2), 3, MOUNT, false, b"/").expect("it fits").finish();
+        let message = Message::<ToSpawner>::decode(&buffer).expect("a message");
+        let ToSpawner::Start(start) = message.what else { panic!("a start") };
+        assert_eq!(guests.start(0, (1, 2), &start, &buffer, &[]), Err(Refusal::Busy));
     }
 
     #[test]
     fn answers_find_their_worker_until_the_last_one() {
-        let run = Run { mailbox: 4, to: 2, is_started: false };
+        let run = Run { mailbox: 4, to: 2, mount: MOUNT, is_started: false };
         let mut runs = HashMap::from([((1, 5), run)]);
         let message = |to, what| Message { from: 2, to, what };
         let last = exited(Ended::Exited(0));
@@ -332,7 +348,7 @@ mod tests {
         let killed = Ended::Killed(11);
         let pid = Pid::from_raw(3).expect("a number");
         for (is_started, expected) in [(true, vec![exited(killed)]), (false, vec![STARTED, exited(killed)])] {
-            guests.runs.insert((1, 5), Run { mailbox: 4, to: 2, is_started });
+            guests.runs.insert((1, 5), Run { mailbox: 4, to: 2, mount: MOUNT, is_started });
             let mut told = Vec::new();
             guests.bury(pid, killed, &mut told);
             let all = expected.into_iter().map(|what| (4, Message { from: 2, to: 1, what }));

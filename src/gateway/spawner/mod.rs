@@ -32,9 +32,10 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::messages::{self, MESSAGE_BYTES_MAX, Message, Refusal, ToSpawner, ToWorker, Why};
-use super::start::{STOP, Start};
-use crate::config::Config;
+use super::admission;
+use super::messages::{self, MESSAGE_BYTES_MAX, Message, MountId, Refusal, ToSpawner, ToWorker, Why};
+use super::start::{STOP, Start, is_epoch_of};
+use crate::config::{Config, Mount};
 use crate::observe::names::{Counter, Counters};
 use crate::sys::process::{self, Ended, Kill, Pid};
 use crate::sys::sandbox::Sandbox;
@@ -43,7 +44,7 @@ use crate::sys::wait::{self, For};
 use crate::sys::{Errno, Error, pass};
 
 use guests::{Guests, Told};
-use mailbox::Mailbox;
+use mailbox::{Mailbox, Received};
 use programs::{Programs, Started};
 use remains::{Remain, Remains};
 use voices::Voices;
@@ -87,10 +88,10 @@ struct Spawner {
     remains: Remains,
     voices: Voices,
     counters: Counters,
+    /// Of each mount of each site, how many programs a worker may have run at once: its share of `concurrency`.
+    shares: Vec<Vec<usize>>,
     /// When it began to stop.
     stopping: Option<Instant>,
-    /// Whether nobody holds the other ends of the mailboxes any more.
-    deserted: bool,
 }
 
 /// A program that runs.
@@ -101,6 +102,7 @@ struct Running {
     worker: u64,
     /// The worker's number for the request.
     id: u64,
+    mount: MountId,
     /// What it is called in the log.
     name: String,
     /// UNIQUE_ID.
@@ -133,6 +135,8 @@ impl Spawner {
         process::adopt_orphans()?;
         process::keep_capabilities_from_programs();
         let programs = Programs::new(Rc::clone(&config), user.clone(), generation)?;
+        let share = |mount: &Mount| admission::share(mount.concurrency, config.server.workers);
+        let shares = config.sites.iter().map(|site| site.mounts.iter().map(share).collect()).collect();
         let guests = Guests::new(config, user, programs.unique_prefix());
         // What seccomp and the rights of a process hold for, they hold for all it starts; set-user-ID
         // programs would gain nothing.
@@ -152,8 +156,8 @@ impl Spawner {
             remains: Remains::default(),
             voices: Voices::default(),
             counters,
+            shares,
             stopping: None,
-            deserted: false,
         };
         (0..spawner.mailboxes.len()).for_each(|index| spawner.tell(index, 0, ToWorker::Hello));
         spawner.guests.keep(Instant::now());
@@ -179,12 +183,16 @@ impl Spawner {
         let mut fds = vec![(self.children.as_fd(), For::Reading)];
         fds.extend(self.channel.iter().map(|channel| (channel.as_fd(), For::Reading)));
         let mailboxes_at = fds.len();
-        let heard = if self.deserted { 0 } else { self.mailboxes.len() };
-        fds.extend(self.mailboxes[..heard].iter().map(|mailbox| (mailbox.fd(), For::Reading)));
+        let which = |is: fn(&Mailbox) -> bool| {
+            let mailboxes = self.mailboxes.iter().enumerate();
+            mailboxes.filter(|(_, mailbox)| is(mailbox)).map(|(index, _)| index).collect::<Vec<_>>()
+        };
+        let heard = which(Mailbox::is_heard);
+        fds.extend(heard.iter().map(|index| (self.mailboxes[*index].fd(), For::Reading)));
         let voices_at = fds.len();
         fds.extend(self.voices.fds().map(|fd| (fd, For::Reading)));
         let full_at = fds.len();
-        let full: Vec<usize> = (0..self.mailboxes.len()).filter(|i| self.mailboxes[*i].is_full()).collect();
+        let full = which(Mailbox::is_full);
         fds.extend(full.iter().map(|index| (self.mailboxes[*index].fd(), For::Writing)));
         let guests_at = fds.len();
         fds.extend(self.guests.fd().map(|fd| (fd, For::Reading)));
@@ -202,8 +210,8 @@ impl Spawner {
         if mailboxes_at == 2 && happened[1] {
             self.obey();
         }
-        for index in 0..heard {
-            if happened[mailboxes_at + index] {
+        for (at, index) in heard.into_iter().enumerate() {
+            if happened[mailboxes_at + at] {
                 self.listen(index, buffer);
             }
         }
@@ -246,17 +254,21 @@ impl Spawner {
         }
     }
 
-    /// Takes the messages of a worker.
+    /// Takes the messages of a worker, as long as it takes the answers.
     fn listen(&mut self, index: usize, buffer: &mut [u8]) {
         for _ in 0..MESSAGES_A_TURN {
+            if !self.mailboxes[index].is_heard() {
+                return;
+            }
             let (length, descriptors) = match self.mailboxes[index].receive(buffer) {
-                // The supervisor holds the other end too: it is gone, or done with us and says so on its channel.
-                Ok(Some((0, _))) => {
-                    self.deserted = true;
+                Ok(Received::Message(length, descriptors)) => (length, descriptors),
+                Ok(Received::Nothing) => return,
+                // The supervisor holds the other end too: either it is gone, or done with us, and says so on its
+                // channel, or the worker has ended what all its lives share.
+                Ok(Received::End) => {
+                    tracing::debug!("worker {index} will say nothing more");
                     return;
                 }
-                Ok(Some(received)) => received,
-                Ok(None) => return,
                 Err(errno) => {
                     tracing::error!("the connection with worker {index} is broken: {errno}");
                     return;
@@ -272,6 +284,10 @@ impl Spawner {
 
     fn handle(&mut self, index: usize, message: Message<ToSpawner>, bytes: &[u8], descriptors: Vec<OwnedFd>) {
         let Message { from, to, what } = message;
+        if !is_epoch_of(from, index, self.mailboxes.len()) {
+            tracing::error!("worker {index} speaks as if it were another");
+            return;
+        }
         if self.mailboxes[index].is_new(from) {
             let dead = self.running.iter().filter(|(_, one)| one.mailbox == index && one.worker != from);
             let dead: Vec<Pid> = dead.map(|(pid, _)| *pid).collect();
@@ -283,15 +299,19 @@ impl Spawner {
         }
         match what {
             ToSpawner::Hello => self.tell(index, from, ToWorker::Hello),
-            ToSpawner::Start(start) if self.guests.answers(start.mount) => {
-                let asked = (from, to, start.id);
-                if let Err(why) = self.guests.start(index, asked, bytes, &descriptors) {
-                    let refused =
-                        Message { from: to, to: from, what: ToWorker::Refused { id: start.id, why } };
-                    self.pass_on(vec![(index, refused)]);
+            ToSpawner::Start(start) => {
+                let started = match self.has_room(index, from, start.mount) {
+                    false => Err(Refusal::Busy),
+                    true if self.guests.answers(start.mount) => {
+                        self.guests.start(index, (from, to), &start, bytes, &descriptors)
+                    }
+                    true => self.start(index, from, &start, descriptors),
+                };
+                if let Err(why) = started {
+                    self.counters.add(Counter::ProgramsRefused, 1);
+                    self.tell(index, from, ToWorker::Refused { id: start.id, why });
                 }
             }
-            ToSpawner::Start(start) => self.start(index, from, &start, descriptors),
             ToSpawner::End { id, why } => {
                 self.guests.end(from, id, why);
                 let is_it = |one: &Running| (one.mailbox, one.worker, one.id) == (index, from, id);
@@ -303,42 +323,56 @@ impl Spawner {
         }
     }
 
-    fn start(&mut self, index: usize, from: u64, start: &messages::Start, descriptors: Vec<OwnedFd>) {
+    /// Whether one more may run. A worker asks for no more than its share, so this is for one that was taken over.
+    /// What its earlier lives began does not keep a new one from working, but neither is that forgotten while it
+    /// runs: it may be as many again.
+    fn has_room(&self, index: usize, from: u64, mount: MountId) -> bool {
+        let mounts = self.shares.get(usize::from(mount.site));
+        let Some(share) = mounts.and_then(|mounts| mounts.get(usize::from(mount.mount))) else { return true };
+        let scripts = self.running.values().map(|one| (one.mailbox, one.worker, one.mount));
+        let (mut now, mut ever) = (0, 0);
+        for (mailbox, worker, other) in scripts.chain(self.guests.running()) {
+            if (mailbox, other) == (index, mount) {
+                ever += 1;
+                now += usize::from(worker == from);
+            }
+        }
+        self.stopping.is_none() && now < *share && ever < 2 * *share
+    }
+
+    fn start(
+        &mut self,
+        index: usize,
+        from: u64,
+        start: &messages::Start,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), Refusal> {
         let id = start.id;
-        let started = match self.stopping {
-            Some(_) => Err(Refusal::Busy),
-            None => self.programs.start(from, start, descriptors),
+        let Started { pid, script, unique, request, wall, grace, background, stderr } =
+            self.programs.start(from, start, descriptors)?;
+        let name = String::from_utf8_lossy(&script.file).into_owned();
+        self.voices.add(stderr, pid, &name, &request);
+        let running = Running {
+            mailbox: index,
+            worker: from,
+            id,
+            mount: start.mount,
+            name,
+            unique,
+            request,
+            wall_at: Instant::now() + wall,
+            overran: false,
+            grace,
+            background,
+            kill_at: None,
+            killed: false,
         };
-        let what = match started {
-            Ok(Started { pid, script, unique, request, wall, grace, background, stderr }) => {
-                let name = String::from_utf8_lossy(&script.file).into_owned();
-                self.voices.add(stderr, pid, &name, &request);
-                let running = Running {
-                    mailbox: index,
-                    worker: from,
-                    id,
-                    name,
-                    unique,
-                    request,
-                    wall_at: Instant::now() + wall,
-                    overran: false,
-                    grace,
-                    background,
-                    kill_at: None,
-                    killed: false,
-                };
-                self.running.insert(pid, running);
-                self.counters.add(Counter::ProgramsStarted, 1);
-                self.counters.add(Counter::ProgramsRunning, 1);
-                let pid = pid.as_raw_nonzero().get().unsigned_abs();
-                ToWorker::Started { id, pid, nph: script.nph }
-            }
-            Err(why) => {
-                self.counters.add(Counter::ProgramsRefused, 1);
-                ToWorker::Refused { id, why }
-            }
-        };
-        self.tell(index, from, what);
+        self.running.insert(pid, running);
+        self.counters.add(Counter::ProgramsStarted, 1);
+        self.counters.add(Counter::ProgramsRunning, 1);
+        let pid = pid.as_raw_nonzero().get().unsigned_abs();
+        self.tell(index, from, ToWorker::Started { id, pid, nph: script.nph });
+        Ok(())
     }
 
     /// Tells a program to end, for a reason that the log gives.
@@ -372,10 +406,10 @@ impl Spawner {
     }
 
     fn ended(&mut self, pid: Pid, running: &Running, how: Ended, cpu: Duration) {
-        self.voices.last_words(pid);
         self.counters.sub(Counter::ProgramsRunning, 1);
         let Running { mailbox, worker, id, overran, .. } = *running;
         self.tell(mailbox, worker, ToWorker::Exited { id, how, cpu, overran });
+        self.voices.last_words(pid);
         if let (Ended::Killed(_), None) = (how, running.kill_at) {
             let (name, request) = (&running.name, &running.request);
             tracing::warn!("{name} (pid {pid}, request {request}) ended: {how}", pid = pid.as_raw_nonzero());

@@ -11,15 +11,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::config::{Config, Mount, MountKind, Process};
+use crate::gateway::environment;
 use crate::gateway::messages::{MountId, Refusal, Start};
 use crate::gateway::script::{self, Found, Script};
 use crate::sys::process::{self, Pid, User};
 use crate::sys::spawn::{self, Failed, Limits, Program, Stack, Strings};
 use crate::sys::{Errno, Error};
-
-/// What a program finds commands in, unless the mount says otherwise; its own environment is not the
-/// server's.
-const PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
 
 /// All that can be started.
 pub struct Programs {
@@ -130,8 +127,11 @@ impl Programs {
             Some(name) => Some(self.users.get(name).and_then(Option::as_ref).ok_or(Refusal::Broken)?),
         };
         let unique = format!("{}{worker}-{}", self.prefix, start.id);
-        arguments(&mut self.arguments, &script, start);
-        environment(&mut self.environment, mount, &script, &unique, start);
+        self.arguments.clear();
+        environment::arguments(mount, &script, start, |parts| self.arguments.push(parts));
+        self.environment.clear();
+        let push = |parts: &[&[u8]]| self.environment.push(parts);
+        environment::environment((root, mount), &script, &unique, start, push);
         let (stderr, voice) = std::io::pipe().map_err(|error| {
             tracing::error!("cannot open a pipe for messages of {}: {error}", name_of(&script));
             Refusal::Busy
@@ -155,7 +155,7 @@ impl Programs {
         };
         let pid = spawn::start(&program, &mut self.stack).map_err(|failed| refusal(&script, failed))?;
         let (wall, grace, background) = (mount.wall, process.grace, process.background);
-        let request = start.variables.iter().find_map(|one| one.strip_prefix(b"REQUEST_ID="));
+        let request = environment::request_id(start);
         let request = request.map_or(unique.clone(), |id| String::from_utf8_lossy(id).into_owned());
         Ok(Started { pid, script, unique, request, wall, grace, background, stderr: stderr.into() })
     }
@@ -179,39 +179,6 @@ fn look(path: &[u8]) -> Found {
         Ok(facts) if facts.is_dir() => Found::Directory,
         Ok(facts) if facts.is_file() => Found::File { executable: facts.permissions().mode() & 0o111 != 0 },
         Ok(_) => Found::Special,
-    }
-}
-
-fn arguments(into: &mut Strings, script: &Script, start: &Start) {
-    into.clear();
-    into.push(&[&script.file]);
-    start.arguments.iter().for_each(|argument| into.push(&[argument]));
-}
-
-/// RFC 3875 section 4.1: what depends on the file. What the mount gives holds against what the worker says.
-fn environment(into: &mut Strings, mount: &Mount, script: &Script, unique: &str, start: &Start) {
-    let is_given = |name: &[u8]| mount.env.iter().any(|(given, _)| given.as_bytes() == name);
-    into.clear();
-    into.push(&[b"SCRIPT_NAME=", &script.name]);
-    into.push(&[b"SCRIPT_FILENAME=", &script.file]);
-    if let Some(translated) = &script.translated {
-        into.push(&[b"PATH_INFO=", &script.info]);
-        into.push(&[b"PATH_TRANSLATED=", translated]);
-    }
-    into.push(&[b"UNIQUE_ID=", unique.as_bytes()]);
-    if !is_given(b"PATH") {
-        into.push(&[b"PATH=", PATH]);
-    }
-    const OURS: [&[u8]; 6] =
-        [b"SCRIPT_NAME", b"SCRIPT_FILENAME", b"PATH_INFO", b"PATH_TRANSLATED", b"UNIQUE_ID", b"PATH"];
-    for variable in start.variables.iter() {
-        let name = variable.split(|byte| *byte == b'=').next().unwrap_or_default();
-        if !OURS.contains(&name) && !is_given(name) {
-            into.push(&[variable]);
-        }
-    }
-    for (name, value) in &mount.env {
-        into.push(&[name.as_bytes(), b"=", value.as_bytes()]);
     }
 }
 

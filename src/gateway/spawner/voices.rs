@@ -13,6 +13,10 @@ use crate::sys::wait::{self, For};
 /// Read at once: what a pipe holds.
 const PIECE_BYTES: usize = 64 << 10;
 
+/// Pieces read of a program that has ended: what a pipe holds that was made as large as one may be
+/// (fs.pipe-max-size, 1 MiB by default).
+const LAST_PIECES_MAX: usize = 16;
+
 /// All pipes that may still be written to, by programs or by what they left behind.
 #[derive(Debug)]
 pub struct Voices {
@@ -58,11 +62,15 @@ impl Voices {
         });
     }
 
-    /// Reads what a program that has ended still had to say. Its pipe is kept while others hold it.
+    /// Reads what a program that has ended still had to say. Its pipe is kept while others hold it, who may go
+    /// on writing for as long as they like: they are heard in their turn.
     pub fn last_words(&mut self, pid: Pid) {
         let Some(at) = self.each.iter().rposition(|voice| voice.pid == pid) else { return };
         let voice = &mut self.each[at];
-        while voice.has_more() {
+        for _ in 0..LAST_PIECES_MAX {
+            if !voice.has_more() {
+                return;
+            }
             if !voice.read(&mut self.buffer) {
                 self.each.remove(at);
                 return;

@@ -17,8 +17,9 @@ use super::run::{Ending, Limits, Remains, Run};
 use super::stop::{Announce, Stop};
 use super::wasi::{Preopened, Strings};
 use crate::config::{Mount, Programs};
+use crate::gateway::environment;
 use crate::gateway::messages::{MESSAGE_BYTES_MAX, Message, MountId, Refusal, Start, ToSpawner, ToWorker};
-use crate::gateway::script::{self, Found, Script};
+use crate::gateway::script::{self, Found};
 use crate::sys::beneath::{self, Kind, Look};
 use crate::sys::compiled::Compiled;
 use crate::sys::process::Ended;
@@ -247,10 +248,13 @@ impl Host {
             Refusal::Broken
         })?;
         let mut arguments = Strings::default();
-        arguments.push(&[&script.name]);
-        start.arguments.iter().for_each(|argument| arguments.push(&[argument]));
-        let mount = &mounted.mount;
+        let (root, mount) = (&mounted.root, &mounted.mount);
+        environment::arguments(mount, &script, start, |parts| arguments.push(parts));
         let unique = format!("{}{from}-{}", self.prefix, start.id);
+        let mut variables = Strings::default();
+        environment::environment((root, mount), &script, &unique, start, |parts| variables.push(parts));
+        let request = environment::request_id(start);
+        let request = request.map_or(unique.into(), String::from_utf8_lossy);
         Ok(Run {
             program,
             limits: Limits {
@@ -259,9 +263,9 @@ impl Host {
                 wall: mount.wall + SLACK,
             },
             directories: &mounted.directories,
-            label: format!("{shown} (request {unique})"),
+            label: format!("{shown} (request {request})"),
             arguments,
-            variables: variables(mount, start, &script, &unique),
+            variables,
             input,
             output,
             ended,
@@ -323,32 +327,6 @@ impl Ends {
         }
         self.early.push_back(id);
     }
-}
-
-/// RFC 3875 section 4.1: what depends on the file, as scripts are told it. What the mount gives holds against
-/// what the worker says.
-fn variables(mount: &Mount, start: &Start<'_>, script: &Script, unique: &str) -> Strings {
-    const OURS: [&[u8]; 5] =
-        [b"SCRIPT_NAME", b"SCRIPT_FILENAME", b"PATH_INFO", b"PATH_TRANSLATED", b"UNIQUE_ID"];
-    let is_given = |name: &[u8]| mount.env.iter().any(|(given, _)| given.as_bytes() == name);
-    let mut variables = Strings::default();
-    variables.push(&[b"SCRIPT_NAME=", &script.name]);
-    variables.push(&[b"SCRIPT_FILENAME=", &script.file]);
-    if let Some(translated) = &script.translated {
-        variables.push(&[b"PATH_INFO=", &script.info]);
-        variables.push(&[b"PATH_TRANSLATED=", translated]);
-    }
-    variables.push(&[b"UNIQUE_ID=", unique.as_bytes()]);
-    for variable in start.variables.iter() {
-        let name = variable.split(|byte| *byte == b'=').next().unwrap_or_default();
-        if !OURS.contains(&name) && !is_given(name) {
-            variables.push(&[variable]);
-        }
-    }
-    for (name, value) in &mount.env {
-        variables.push(&[name.as_bytes(), b"=", value.as_bytes()]);
-    }
-    variables
 }
 
 fn found(look: Option<&Look>) -> Found {
