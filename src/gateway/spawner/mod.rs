@@ -439,8 +439,8 @@ impl Spawner {
             }
         }
         self.guests.keep(now);
-        let running = &self.running;
-        self.remains.sweep(now, |pid| running.contains_key(&pid));
+        let (running, host) = (&self.running, self.guests.host());
+        self.remains.sweep(now, |pid| running.contains_key(&pid) || host == Some(pid));
     }
 
     /// Tells workers what became of modules.
