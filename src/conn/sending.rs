@@ -71,7 +71,10 @@ impl Connection {
             Next::Bytes { head, from, body, more } => {
                 match self.transport.protect(head, from, body, scope.buffers) {
                     Ok((head, from, body)) => {
-                        if self.outgoing.is_empty() {
+                        // What a program is still to print belongs to a response that is not over.
+                        let within =
+                            self.program.as_ref().is_some_and(|program| program.is_within_document());
+                        if self.outgoing.is_empty() && !within {
                             self.timing.leave();
                         }
                         let more = more && self.transport.waits_for_files();

@@ -322,6 +322,9 @@ pub trait Ring {
     /// EAGAIN when there is nothing, and those of read(2).
     fn read_pipe(&mut self, pipe: Fd, into: &mut Vec<u8>) -> Result<usize, Errno>;
 
+    /// How many bytes of a pipe nobody has read yet (FIONREAD).
+    fn unread(&mut self, pipe: Fd) -> usize;
+
     /// Writes to a pipe what fits.
     ///
     /// # Errors

@@ -283,6 +283,10 @@ impl Ring for Uring {
         direct::read_pipe(pipe, into)
     }
 
+    fn unread(&mut self, pipe: Fd) -> usize {
+        direct::unread(pipe)
+    }
+
     fn write_pipe(&mut self, pipe: Fd, bytes: &[u8]) -> Result<usize, Errno> {
         rustix::io::write(direct::borrow(pipe), bytes)
     }

@@ -3,6 +3,7 @@
 mod kit;
 mod metrics;
 mod processes;
+mod programs;
 mod serving;
 mod status;
 mod tls;

@@ -351,6 +351,12 @@ impl Ring for FakeRing {
         Ok(bytes.len())
     }
 
+    fn unread(&mut self, pipe: Fd) -> usize {
+        let world = self.world.borrow();
+        let Object::Pipe { pipe, ours: true } = world.object(pipe, "FIONREAD") else { panic!("of no pipe") };
+        world.pipes[pipe].bytes.len()
+    }
+
     fn write_pipe(&mut self, pipe: Fd, bytes: &[u8]) -> Result<usize, Errno> {
         let mut world = self.world.borrow_mut();
         let Object::Pipe { pipe, ours: true } = world.object(pipe, "a write") else { panic!("to no pipe") };

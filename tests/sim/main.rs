@@ -8,6 +8,7 @@ mod faults;
 mod net;
 mod ops;
 mod pipes;
+mod programs;
 mod reader;
 #[path = "../tls_support/records.rs"]
 #[allow(dead_code, reason = "a part of it is used")]

@@ -17,6 +17,8 @@ pub struct Pipe {
     /// Descriptors of the script's end: the worker's until it has sent it, then the script's and those of
     /// whatever the script left running.
     pub theirs_open: usize,
+    /// Whatever is read is printed anew at once.
+    floods: bool,
 }
 
 impl Pipe {
@@ -43,7 +45,17 @@ impl Pipe {
             return Err(Errno::AGAIN);
         }
         let count = length.min(self.bytes.len());
-        Ok(crate::net::take(&mut self.bytes, count))
+        let taken = crate::net::take(&mut self.bytes, count);
+        if self.floods {
+            self.flood();
+        }
+        Ok(taken)
+    }
+
+    /// Fills it, and keeps it full.
+    pub fn flood(&mut self) {
+        self.floods = true;
+        self.bytes.resize(self.capacity, b'y');
     }
 
     pub fn write(&mut self, bytes: &[u8]) -> Result<usize, Errno> {

@@ -219,6 +219,8 @@ pub fn script(rng: &mut Rng) -> Request {
         ("counted", &[201]),
         ("deaf", &[200]),
         ("background", &[200]),
+        ("mute", &[200]),
+        ("pauses", &[200]),
         ("lingers", &[200]),
         ("long", &[200]),
         ("short", &[502]),
@@ -267,7 +269,11 @@ pub fn script(rng: &mut Rng) -> Request {
 }
 
 fn document(name: &str) -> Option<Vec<u8>> {
-    ["much", "counted", "deaf", "background", "lingers", "long"].contains(&name).then(scripts::much)
+    match name {
+        "much" | "counted" | "deaf" | "background" | "lingers" | "long" | "mute" => Some(scripts::much()),
+        "pauses" => Some(scripts::much().repeat(2)),
+        _ => None,
+    }
 }
 
 fn cut(name: &str) -> bool {
@@ -417,7 +423,12 @@ fn printed(
         // Where the end of the connection is the end of the document, who is killed seems to have finished.
         200 if is_old(request) && statuses == [502] => Ok(()),
         status if !statuses.contains(&status) => Err(format!("{status} instead of one of {statuses:?}")),
-        _ if request.is_head => Ok(()),
+        status if request.is_head => match (response.field("content-length"), document) {
+            (Some(said), Some(document)) if status < 300 && said.parse() != Ok(document.len()) => {
+                Err(format!("Content-Length {said} for a document of {} bytes", document.len()))
+            }
+            _ => Ok(()),
+        },
         // Cut off, which such a client cannot see.
         200..300
             if is_old(request)

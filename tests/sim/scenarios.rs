@@ -17,7 +17,7 @@ use crate::world::World;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A run of these clients, one after another, under these odds.
-fn plan(odds: Odds, clients: Vec<Client>) -> Plan {
+pub fn plan(odds: Odds, clients: Vec<Client>) -> Plan {
     let mut rng = Rng::new(7);
     let mut config = site::config(&mut rng);
     config.server.max_connections = 1000;
@@ -33,12 +33,12 @@ fn plan(odds: Odds, clients: Vec<Client>) -> Plan {
     Plan { config, world, descriptors: 100, steps_max: 100_000 }
 }
 
-fn calm(clients: Vec<Client>) -> Plan {
+pub fn calm(clients: Vec<Client>) -> Plan {
     plan(Odds::none(), clients)
 }
 
 /// Runs it; nothing may fail.
-fn passes(plan: Plan) -> Report {
+pub fn passes(plan: Plan) -> Report {
     let report = run(plan);
     if let Some(failure) = &report.failure {
         panic!("{}{failure}", report.tail());
@@ -46,7 +46,7 @@ fn passes(plan: Plan) -> Report {
     report
 }
 
-fn client(report: &Report, index: usize) -> Ref<'_, Client> {
+pub fn client(report: &Report, index: usize) -> Ref<'_, Client> {
     Ref::map(report.world.borrow(), |world| {
         world.clients[index].as_ref().expect("a client that does not act")
     })

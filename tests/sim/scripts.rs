@@ -34,6 +34,7 @@ pub struct Script {
     input_ended: bool,
     prints: VecDeque<u8>,
     composed: bool,
+    printed: usize,
     over: bool,
 }
 
@@ -62,8 +63,16 @@ enum Act {
     Killed,
     /// Ends, but what it left running keeps its output.
     Background,
+    /// The same, and that prints on and on.
+    Floods,
     /// Closes its output and goes on.
     Lingers,
+    /// Prints no document when it is asked by HEAD.
+    Mute,
+    /// Prints half of its document a second after the other.
+    Pauses,
+    /// Prints very much, and is said to run only a second later.
+    Late,
     /// Prints a whole response.
     Unparsed,
     /// Sends the client elsewhere, within.
@@ -74,6 +83,12 @@ enum Act {
 
 /// What `much` prints.
 pub const MUCH: usize = 9_000;
+
+/// What `late` prints.
+pub const VERY_MUCH: usize = 1 << 20;
+
+/// What may be read of a script before it is said to run: a head, and what comes with its end.
+const AHEAD_MAX: usize = 256 << 10;
 
 pub fn much() -> Vec<u8> {
     (0..MUCH).map(|index| b'a' + (index % 23) as u8).collect()
@@ -158,7 +173,11 @@ impl World {
             "forever" => Act::Forever,
             "killed" => Act::Killed,
             "background" => Act::Background,
+            "floods" => Act::Floods,
             "lingers" => Act::Lingers,
+            "mute" => Act::Mute,
+            "pauses" => Act::Pauses,
+            "late" => Act::Late,
             "nph-raw" => Act::Unparsed,
             "redirect" => Act::Redirect,
             "loop" => Act::Loop,
@@ -176,11 +195,21 @@ impl World {
             input_ended,
             prints,
             composed: false,
+            printed: 0,
             over: false,
         });
         let script = self.spawner.scripts.len() - 1;
         self.note(format_args!("script {script} ({name}) starts"));
-        self.spawner_says(ToWorker::Started { id, pid: 1000 + id as u32, nph: name.starts_with("nph-") });
+        let started = ToWorker::Started { id, pid: 1000 + id as u32, nph: name.starts_with("nph-") };
+        if act == Act::Late {
+            self.later(Duration::from_secs(1), move |world| {
+                let printed = world.spawner.scripts[script].printed;
+                assert!(printed < AHEAD_MAX, "{printed} bytes were read of who is not said to run");
+                world.spawner_says(started);
+            });
+        } else {
+            self.spawner_says(started);
+        }
         let after = self.rng.micros(1, 3000);
         self.schedule(after, Event::Script(script));
     }
@@ -242,6 +271,7 @@ impl World {
         match self.pipes[output].write(&piece) {
             Ok(count) => {
                 self.spawner.scripts[index].prints.drain(..count);
+                self.spawner.scripts[index].printed += count;
                 self.wake_pipe(output);
                 true
             }
@@ -257,10 +287,20 @@ impl World {
     fn finish_script(&mut self, index: usize) {
         match self.spawner.scripts[index].act {
             Act::Killed => self.end_script(index, Ended::Killed(11), false),
-            Act::Background => {
+            act @ (Act::Background | Act::Floods) => {
                 // The pipe stays open for ever.
-                self.spawner.scripts[index].output = None;
+                if let Some(output) = self.spawner.scripts[index].output.take()
+                    && act == Act::Floods
+                {
+                    self.pipes[output].flood();
+                    self.wake_pipe(output);
+                }
                 self.end_script(index, Ended::Exited(0), false);
+            }
+            Act::Pauses => {
+                self.spawner.scripts[index].prints.extend(much());
+                self.spawner.scripts[index].act = Act::Nothing;
+                self.schedule(Duration::from_secs(1), Event::Script(index));
             }
             Act::Lingers => {
                 if let Some(output) = self.spawner.scripts[index].output.take() {
@@ -342,9 +382,18 @@ fn compose(script: &Script) -> Vec<u8> {
         Act::Much { counted: true } => {
             head(&format!("Status: 201\r\n{text}\r\nContent-Length: {MUCH}\r"), &much())
         }
-        Act::Much { counted: false } | Act::Deaf | Act::Background | Act::Lingers | Act::Killed => {
-            head(text, &much())
+        Act::Mute if script.variables.get("REQUEST_METHOD").is_some_and(|method| method == "HEAD") => {
+            head(text, b"")
         }
+        Act::Much { counted: false }
+        | Act::Deaf
+        | Act::Background
+        | Act::Floods
+        | Act::Lingers
+        | Act::Mute
+        | Act::Pauses
+        | Act::Killed => head(text, &much()),
+        Act::Late => head(text, &vec![b'l'; VERY_MUCH]),
         Act::Short => head(&format!("{text}\nContent-Length: {}", MUCH + 1), &much()),
         Act::Long => head(&format!("{text}\nContent-Length: {MUCH}"), &[&much(), &b"more"[..]].concat()),
         Act::Bad => b"no field\n\n".to_vec(),

@@ -100,7 +100,9 @@ impl Connection {
             Answer::Unparsed { status } => self.begin_unparsed(status, scope),
             Answer::Response { status, content_length, fields } => {
                 let whole = printed.len() as u64 - length as u64;
-                let length_known = content_length.or(program.ended.then_some(whole));
+                // Asked by HEAD, many print no document: that tells nothing of the one GET would be sent.
+                let told = program.ended && !(program.asked.is_head && whole == 0);
+                let length_known = content_length.or(told.then_some(whole));
                 if content_length.is_none() && program.ended && !program.is_over() {
                     return;
                 }

@@ -34,6 +34,7 @@ use super::{Connection, Ending, Scope};
 use crate::config::{Chunked, Mount};
 use crate::files::Mounted;
 use crate::gateway::cgi::arguments::arguments;
+use crate::gateway::cgi::head::HEAD_BYTES_MAX;
 use crate::gateway::cgi::variables::{About, Variables};
 use crate::gateway::messages::{MountId, Why};
 use crate::http::expect::Expectation;
@@ -159,6 +160,21 @@ impl Program {
         }
         let running = self.started.is_some() || self.input.is_spooling();
         if running && self.input.wants_more() { Wait::Client } else { Wait::Program(self.timeout) }
+    }
+
+    /// Whether it has printed as much as a head may have before it was said to run: until then nobody knows
+    /// how that is to be understood, and what is not read keeps the program waiting.
+    fn is_ahead(&self) -> bool {
+        let collected = match &self.output {
+            Output::Head(collected) => collected.len(),
+            _ => 0,
+        };
+        self.started.is_none() && collected >= CHUNK_ROOM + HEAD_BYTES_MAX
+    }
+
+    /// Whether some of a document has been passed on, and more may come.
+    pub(super) fn is_within_document(&self) -> bool {
+        matches!(self.output, Output::Chunked | Output::Counted(_) | Output::UntilClose)
     }
 
     /// When it must be over.
@@ -389,7 +405,7 @@ impl Connection {
             }
         }
         let idle = self.sending.is_idle() && self.outgoing.is_empty();
-        if program.start.is_none() && !program.reading && !program.ended && idle {
+        if program.start.is_none() && !program.reading && !program.ended && idle && !program.is_ahead() {
             program.reading = true;
             scope.actions.push(Action::ReadOutput);
         }
@@ -416,9 +432,7 @@ impl Connection {
             return;
         }
         // 499 is what servers have come to write when nobody was left to be answered.
-        scope.counters.add(Counter::Requests, 1);
-        scope.counters.add(Counter::Responses4xx, 1);
-        self.timing.decided(499, scope.clock.now);
+        self.count_response(499, scope);
         self.logged = program.asked.logged.map(|mut logged| {
             logged.answered(499, None);
             logged

@@ -56,7 +56,14 @@ pub(super) struct Gateways {
     untold: Vec<(Key, Event<'static>)>,
     /// Where messages are written.
     message: Vec<u8>,
-    faults: (Option<Instant>, u32),
+    faults: Faults,
+}
+
+/// What went wrong within a second.
+#[derive(Debug, Default)]
+struct Faults {
+    since: Option<Instant>,
+    count: u32,
 }
 
 #[derive(Debug, Default)]
@@ -94,8 +101,8 @@ enum State {
     Admitted(Box<Start>),
     /// The spawner was asked.
     Asked,
-    /// It is over.
-    Exited,
+    /// It is over; so many bytes of what it printed are still in the pipe.
+    Exited { unread: usize },
 }
 
 impl Gateways {
@@ -126,7 +133,7 @@ impl Gateways {
             blocked: false,
             untold: Vec::new(),
             message: Vec::new(),
-            faults: (None, 0),
+            faults: Faults::default(),
         };
         Some(Box::new(own))
     }
@@ -174,6 +181,20 @@ impl Gateways {
     }
 }
 
+impl Faults {
+    /// Counts one more; whether it is to be logged.
+    fn may_log(&mut self, now: Instant) -> bool {
+        if self.since.is_none_or(|since| now > since + Duration::from_secs(1)) {
+            if self.count > FAULTS_LOGGED_MAX {
+                tracing::warn!("{} more programs failed", self.count - FAULTS_LOGGED_MAX);
+            }
+            *self = Self { since: Some(now), count: 0 };
+        }
+        self.count += 1;
+        self.count <= FAULTS_LOGGED_MAX
+    }
+}
+
 impl<R: Ring> Worker<R> {
     /// A connection wants a program.
     pub(super) fn start_program(&mut self, key: Key, mut start: Box<Start>) -> Option<Event<'static>> {
@@ -210,26 +231,31 @@ impl<R: Ring> Worker<R> {
                 if let Some(live) = self.slots.get(key) {
                     live.run = Some(run);
                 }
-                if verdict == Verdict::Run { self.launch(run) } else { None }
+                let launched = if verdict == Verdict::Run { self.launch(run) } else { Ok(()) };
+                launched.err().map(|status| {
+                    self.forget_run(run);
+                    Event::ProgramRefused(status)
+                })
             }
         };
         self.count_programs();
         refused
     }
 
-    /// Makes the pipes of a run whose turn it is, and asks the spawner; an event where that cannot be.
-    fn launch(&mut self, key: Key) -> Option<Event<'static>> {
-        let gateways = self.gateways.as_mut()?;
-        let run = gateways.run(key)?;
+    /// Makes the pipes of a run whose turn it is, and asks the spawner. Where that cannot be, the status to
+    /// answer with: the run is to be forgotten.
+    fn launch(&mut self, key: Key) -> Result<(), u16> {
+        let Some(run) = self.gateways.as_mut().and_then(|gateways| gateways.run(key)) else { return Ok(()) };
         let State::Waiting(start) = std::mem::replace(&mut run.state, State::Asked) else {
             unreachable!("who is launched was waiting")
         };
         let input = start.input;
         run.state = State::Admitted(start);
         if let Err(errno) = self.connect_pipes(key, input) {
-            tracing::warn!(%errno, "cannot make pipes for a program");
-            self.forget_run(key);
-            return Some(Event::ProgramRefused(503));
+            if self.may_complain() {
+                tracing::warn!(%errno, "cannot make pipes for a program");
+            }
+            return Err(503);
         }
         self.await_output(key);
         self.ask(key)
@@ -265,7 +291,7 @@ impl<R: Ring> Worker<R> {
                 gateways.unasked.retain(|other| *other != run);
                 self.forget_run(run);
             }
-            State::Exited => {
+            State::Exited { .. } => {
                 self.close_pipes(run);
                 self.gateways.as_mut().and_then(|gateways| gateways.take(run));
             }
@@ -282,27 +308,33 @@ impl<R: Ring> Worker<R> {
 
     /// Ends a run that the spawner knows nothing of, or nothing any more, and that nobody listens to.
     fn forget_run(&mut self, key: Key) {
+        if let Some(run) = self.remove_run(key) {
+            self.let_next(run.mount);
+        }
+    }
+
+    fn remove_run(&mut self, key: Key) -> Option<Run> {
         self.close_pipes(key);
-        let Some(run) = self.gateways.as_mut().and_then(|gateways| gateways.take(key)) else { return };
+        let run = self.gateways.as_mut()?.take(key)?;
         if let Some(live) = run.connection.and_then(|connection| self.slots.get(connection)) {
             live.run = None;
         }
-        self.let_next(run.mount);
+        Some(run)
     }
 
-    /// One of a mount's programs is over: the longest waiting comes next.
+    /// One of a mount's programs is over: the longest waiting comes next, or who waits behind it where that
+    /// cannot be.
     fn let_next(&mut self, mount: MountId) {
-        let next = self.gateways.as_mut().and_then(|gateways| gateways.admission(mount).leave());
-        let Some(next) = next else { return };
-        let connection = self.gateways.as_mut().and_then(|gateways| gateways.run(next)?.connection);
-        // Should it fail, its place is given to the next in turn: a chain as long as the queue.
-        let event = self.launch(next);
-        self.tell_later(connection, event);
+        while let Some(next) = self.gateways.as_mut().and_then(|own| own.admission(mount).leave()) {
+            let Err(status) = self.launch(next) else { return };
+            let connection = self.remove_run(next).and_then(|run| run.connection);
+            self.refuse_later(connection, status);
+        }
     }
 
-    fn tell_later(&mut self, connection: Option<Key>, event: Option<Event<'static>>) {
-        if let (Some(gateways), Some(connection), Some(event)) = (&mut self.gateways, connection, event) {
-            gateways.untold.push((connection, event));
+    fn refuse_later(&mut self, connection: Option<Key>, status: u16) {
+        if let (Some(gateways), Some(connection)) = (&mut self.gateways, connection) {
+            gateways.untold.push((connection, Event::ProgramRefused(status)));
         }
     }
 
@@ -315,13 +347,14 @@ impl<R: Ring> Worker<R> {
 
     /// A program is over.
     fn run_exited(&mut self, key: Key, exit: Exit) {
+        let unread = self.unread(key);
         let Some(run) = self.gateways.as_mut().and_then(|gateways| gateways.run(key)) else { return };
-        run.state = State::Exited;
+        run.state = State::Exited { unread };
         let (mount, connection) = (run.mount, run.connection);
         match connection {
             Some(connection) => {
                 self.deliver(connection, Event::ProgramExited(exit));
-                // What waits for more of its output waits in vain if what it left running has the pipe.
+                // The poll that waits for more of its output may wait in vain.
                 self.read_last(key);
             }
             None => {
@@ -344,18 +377,15 @@ impl<R: Ring> Worker<R> {
             return tracing::debug!(request, "no program below {path}: {fault}");
         }
         self.shared.counters.add(Counter::ProgramsFailed, 1);
-        let now = self.shared.clock.now;
-        let (since, count) = &mut gateways.faults;
-        if since.is_none_or(|since| now > since + Duration::from_secs(1)) {
-            if *count > FAULTS_LOGGED_MAX {
-                tracing::warn!("{} more programs failed", *count - FAULTS_LOGGED_MAX);
-            }
-            (*since, *count) = (Some(now), 0);
-        }
-        *count += 1;
-        if *count <= FAULTS_LOGGED_MAX {
+        if gateways.faults.may_log(self.shared.clock.now) {
             tracing::warn!(pid, request, "a program below {path} failed: {fault}");
         }
+    }
+
+    /// Whether a line about what went wrong may be logged.
+    fn may_complain(&mut self) -> bool {
+        let now = self.shared.clock.now;
+        self.gateways.as_mut().is_some_and(|gateways| gateways.faults.may_log(now))
     }
 
     fn count_programs(&self) {

@@ -60,8 +60,15 @@ impl<R: Ring> Worker<R> {
         }
     }
 
-    /// Reads what a program left in its pipe when it ended. Whatever it left running may keep the pipe open,
-    /// so that nothing would ever end the wait.
+    /// How much a program that has just ended left in its pipe. What it left running may keep the pipe open and
+    /// print on and on: that is no part of its answer, and nothing else would ever end it.
+    pub(super) fn unread(&mut self, key: Key) -> usize {
+        let run = self.gateways.as_mut().and_then(|gateways| gateways.run(key));
+        let output = run.and_then(|run| run.output.as_ref()).map(|output| output.fd());
+        output.map_or(0, |output| self.ring.unread(output))
+    }
+
+    /// Reads what a program left in its pipe when it ended, if that is waited for.
     pub(super) fn read_last(&mut self, key: Key) {
         let Some(run) = self.gateways.as_mut().and_then(|gateways| gateways.run(key)) else { return };
         let connection = run.connection;
@@ -120,15 +127,32 @@ impl<R: Ring> Worker<R> {
             return None;
         }
         let Some(output) = &run.output else { return self.printed(key, vec![0; CHUNK_ROOM], true) };
-        let (pipe, exited) = (output.fd(), matches!(run.state, State::Exited));
+        let pipe = output.fd();
+        let mut unread = match &mut run.state {
+            State::Exited { unread } => Some(unread),
+            _ => None,
+        };
         let mut into = self.shared.buffers.large();
         into.extend_from_slice(&[0; CHUNK_ROOM]);
         loop {
+            if unread.as_deref() == Some(&0) {
+                return self.printed(key, into, true);
+            }
+            let before = into.len();
             match self.ring.read_pipe(pipe, &mut into) {
                 Ok(0) => return self.printed(key, into, true),
-                Ok(_) if into.len() >= GATHERED_MAX => return self.printed(key, into, false),
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if exited => return self.printed(key, into, true),
+                Ok(count) => {
+                    if let Some(unread) = &mut unread {
+                        let own = count.min(**unread);
+                        into.truncate(before + own);
+                        **unread -= own;
+                    }
+                    if into.len() >= GATHERED_MAX {
+                        return self.printed(key, into, false);
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if unread.is_some() => return self.printed(key, into, true),
                 Err(Errno::AGAIN) if into.len() > CHUNK_ROOM => return self.printed(key, into, false),
                 Err(Errno::AGAIN) => break,
                 Err(_) => return self.printed(key, into, true),

@@ -53,25 +53,26 @@ impl<R: Ring> Worker<R> {
         self.post();
     }
 
-    /// Asks for a run, at once or when there is room; an event where that cannot be.
-    pub(super) fn ask(&mut self, key: Key) -> Option<Event<'static>> {
-        let gateways = self.gateways.as_mut()?;
+    /// Asks for a run, at once or when there is room. Where that cannot be, the status to answer with: the run
+    /// is to be forgotten.
+    pub(super) fn ask(&mut self, key: Key) -> Result<(), u16> {
+        let Some(gateways) = &mut self.gateways else { return Ok(()) };
         if gateways.blocked || gateways.spawner.is_none() || !gateways.unsaid.is_empty() {
             gateways.unasked.push_back(key);
-            return None;
+            return Ok(());
         }
         match self.send_start(key) {
-            Ok(()) => None,
+            Ok(()) => Ok(()),
             Err(Errno::AGAIN) => {
-                self.gateways.as_mut()?.unasked.push_back(key);
+                self.gateways.iter_mut().for_each(|gateways| gateways.unasked.push_back(key));
                 self.await_room();
-                None
+                Ok(())
             }
             Err(errno) => {
-                let status = if errno == Errno::MSGSIZE { 431 } else { 500 };
-                tracing::warn!(%errno, "cannot ask the spawner for a program");
-                self.forget_run(key);
-                Some(Event::ProgramRefused(status))
+                if self.may_complain() {
+                    tracing::warn!(%errno, "cannot ask the spawner for a program");
+                }
+                Err(if errno == Errno::MSGSIZE { 431 } else { 500 })
             }
         }
     }
@@ -116,8 +117,10 @@ impl<R: Ring> Worker<R> {
             }
             let Some(key) = gateways.unasked.pop_front() else { return };
             let connection = gateways.run(key).and_then(|run| run.connection);
-            let event = self.ask(key);
-            self.tell_later(connection, event);
+            if let Err(status) = self.ask(key) {
+                self.forget_run(key);
+                self.refuse_later(connection, status);
+            }
         }
     }
 

@@ -1,0 +1,70 @@
+//! Named runs in which scripts answer.
+
+use std::time::Duration;
+
+use httpd::observe::names::Counter;
+
+use crate::clients::Client;
+use crate::requests::{Request, Want};
+use crate::scenarios::{calm, client, passes};
+use crate::scripts::{self, VERY_MUCH};
+use crate::site::SILENT;
+
+/// A request that a script answers, with this document if it is the same for all.
+fn ask(method: &str, name: &str, document: Option<Vec<u8>>) -> Request {
+    let bytes = format!("{method} /cgi/{name} HTTP/1.1\r\nHost: example.org\r\n\r\n").into_bytes();
+    let want = Want::Printed { statuses: &[200], document, cut: false };
+    Request { bytes, is_head: method == "HEAD", want, accepts: "", ends: false }
+}
+
+#[test]
+fn an_answer_ends_with_its_script_whatever_that_left_running() {
+    let requests = vec![ask("GET", "floods", None), ask("GET", "much", Some(scripts::much()))];
+    let mut plan = calm(vec![Client::honest(requests)]);
+    plan.steps_max = 2000;
+    let report = passes(plan);
+    assert_eq!(client(&report, 0).statuses, [200, 200]);
+    assert!(report.world.borrow().now < SILENT);
+    assert_eq!(report.counters.get(Counter::ProgramsFailed), 0);
+}
+
+#[test]
+fn who_prints_no_document_for_head_has_said_nothing_of_its_length() {
+    let requests = [("HEAD", "mute"), ("GET", "mute"), ("HEAD", "much")];
+    let requests = requests.map(|(method, name)| ask(method, name, Some(scripts::much())));
+    let report = passes(calm(vec![Client::honest(requests.into())]));
+    assert_eq!(client(&report, 0).statuses, [200; 3]);
+}
+
+#[test]
+fn what_is_printed_before_a_script_is_said_to_run_is_read_up_to_a_bound() {
+    let document = vec![b'l'; VERY_MUCH];
+    let report = passes(calm(vec![Client::honest(vec![ask("GET", "late", Some(document))])]));
+    assert_eq!(client(&report, 0).statuses, [200]);
+}
+
+#[test]
+fn all_who_wait_are_refused_when_no_pipes_can_be_had() {
+    const CLIENTS: usize = 1000;
+    let asks = |_| Client::honest(vec![ask("GET", "pauses", None)]);
+    let mut plan = calm((0..CLIENTS).map(asks).collect());
+    plan.config.server.max_connections = CLIENTS as u32;
+    for mount in &mut plan.config.sites[0].mounts {
+        (mount.concurrency, mount.queue) = (1, CLIENTS as u32);
+    }
+    // The first script has begun, and everybody else waits.
+    plan.world.later(Duration::from_micros(500), |world| world.odds.open_fails = 1000);
+    let report = passes(plan);
+    assert_eq!(client(&report, 0).statuses, [200]);
+    assert!((1..CLIENTS).all(|index| client(&report, index).statuses == [503]));
+}
+
+#[test]
+fn an_answer_that_comes_in_pieces_is_timed_to_its_last() {
+    let document = scripts::much().repeat(2);
+    let report = passes(calm(vec![Client::honest(vec![ask("GET", "pauses", Some(document))])]));
+    assert_eq!(client(&report, 0).statuses, [200]);
+    let timed = report.counters.latency(0);
+    assert_eq!(timed.count, 1);
+    assert!(Duration::from_micros(timed.sum) >= Duration::from_secs(1), "{} us", timed.sum);
+}
