@@ -1,9 +1,14 @@
 //! The module host, driven over its socket as the spawner drives it: modules that answer, and modules that
-//! loop, trap, eat memory, flood, are broken, replaced, or forged in the cache.
+//! loop, trap, eat memory, flood, are broken, replaced, or forged in the cache. And, beside, modules through the whole
+//! server.
 //!
 //! Modules are built from C, in examples/wcgi and beside this file.
 
+#[path = "../e2e/kit.rs"]
+#[allow(dead_code, reason = "a part of it is used")]
+mod e2e_kit;
 mod kit;
+mod server;
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
