@@ -1,6 +1,6 @@
 //! The module host, driven over its socket as the spawner drives it: modules that answer, and modules that
-//! loop, trap, eat memory, flood, are broken, replaced, or forged in the cache. And, beside, modules through the whole
-//! server.
+//! loop, trap, eat memory, flood, are broken, replaced, or forged in the cache;
+//! and modules through the whole server.
 //!
 //! Modules are built from C, in examples/wcgi and beside this file.
 
