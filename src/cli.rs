@@ -13,7 +13,9 @@ use std::time::SystemTime;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
-use crate::config::{self, CertificateFlag, Config, Environment, Flags, KernelTls, Problem, Report, Source};
+use crate::config::{
+    self, Certificate, CertificateFlag, Config, Environment, Flags, KernelTls, Problem, Report, Source,
+};
 use crate::gateway::trial::{self, Trial};
 use crate::supervisor::{self, Show};
 use crate::sys::tls_probe;
@@ -195,7 +197,13 @@ fn run(arguments: Arguments) -> ExitCode {
 fn serve(serve: Serve) -> ExitCode {
     let environment = Environment::of_this_process();
     let (source, name) = source(&serve);
-    let loaded = source.load(&environment).and_then(|config| {
+    let loaded = source.load(&environment).map_err(|mut report| {
+        if serve.test {
+            report.problems.extend(further(&source, &environment));
+        }
+        report
+    });
+    let loaded = loaded.and_then(|config| {
         let of_tls = check_tls(&config, serve.test)?;
         let warnings = config.warnings.iter().cloned().chain(of_tls).collect();
         Ok((config, warnings))
@@ -216,6 +224,25 @@ fn serve(serve: Serve) -> ExitCode {
             if serve.test { Exit::Failure.into() } else { Exit::Config.into() }
         }
     }
+}
+
+/// What is wrong with the TLS of a configuration that has other mistakes, so that a check tells all at once. Files
+/// that do not exist are among those mistakes; and where nothing of certificates is left, that there is none
+/// would only follow from them.
+fn further(source: &Source, environment: &Environment) -> Vec<Problem> {
+    let Source::File(path) = source else { return Vec::new() };
+    let Ok(mut config) = config::glimpse(Some(path), environment) else { return Vec::new() };
+    for site in &mut config.sites {
+        site.certificates.retain(|certificate| match certificate {
+            Certificate::Files { cert, key } => cert.exists() && key.exists(),
+            Certificate::SelfSigned => true,
+        });
+    }
+    config.tls.ticket_keys.retain(|path| path.exists());
+    if config.sites.iter().all(|site| site.certificates.is_empty()) {
+        return Vec::new();
+    }
+    check_tls(&config, true).err().map_or(Vec::new(), |report| report.problems)
 }
 
 /// Where the configuration comes from, and how to speak of it.

@@ -38,6 +38,35 @@ fn certificates_are_checked_too() {
 }
 
 #[test]
+fn certificates_are_checked_beside_other_mistakes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("httpd.toml");
+    let text =
+        "[server]\nwrokers = 1\n[[listen]]\naddress = \"127.0.0.1:0\"\ntls = true\n[[site]]\nroot = \".\"\n";
+    let certificate = "[[site.certificate]]\ncert = \"no.pem\"\nkey = \"no.key\"\n";
+    let line = format!("-t -c {}", config.display());
+    let told = |text: &str, problems: &str| {
+        std::fs::write(&config, text).expect("written");
+        check(&line, 1, "", "wrokers");
+        check(&line, 1, "", problems);
+        String::from_utf8_lossy(&httpd(&line).stderr).into_owned()
+    };
+    let whole = format!("{text}{certificate}");
+    told(&whole, "3 problems");
+    for file in ["no.pem", "no.key"] {
+        std::fs::write(folder.path().join(file), "nonsense\n").expect("written");
+    }
+    let said = told(&whole, "3 problems");
+    assert!(
+        said.contains("there is no certificate in the file") && said.contains("no private key"),
+        "{said}"
+    );
+    // That there is none follows from what could not be understood.
+    let said = told(&whole.replace("key =", "kye ="), "problems");
+    assert!(!said.contains("no site has a certificate"), "{said}");
+}
+
+#[test]
 fn a_kernel_that_is_required_is_tried() {
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("httpd.toml");

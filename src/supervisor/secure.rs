@@ -92,19 +92,16 @@ impl Secure {
         let Some(tickets) = secured.tickets.take() else { return };
         let wall = SystemTime::now();
         if let Some(keys) = self.keys {
+            let were_from_files = std::mem::take(&mut self.from_files);
             match tickets {
-                Tickets::Unused => {}
-                Tickets::Own(every) => {
-                    if std::mem::take(&mut self.from_files) {
-                        keys.renew(wall);
-                    } else {
-                        keys.rotate(wall, every);
-                    }
-                }
                 Tickets::Files(files) => {
                     keys.replace(wall, &files);
                     self.from_files = true;
                 }
+                // Whoever drains uses them, too.
+                Tickets::Own(_) | Tickets::Unused if were_from_files => keys.renew(wall),
+                Tickets::Own(every) => _ = keys.rotate(wall, every),
+                Tickets::Unused => {}
             }
         }
         self.refused = None;
@@ -364,6 +361,11 @@ mod tests {
         let mut successor = Secure::default();
         successor.import(secure.export().unwrap(), secure.is_from_files());
         assert_eq!(successor.held(), [1, 2, 3]);
+        let mut without_tickets = with_keys(&[]);
+        without_tickets.tls.tickets = None;
+        secure.serve(&without_tickets);
+        assert!(secure.held().is_empty(), "not even for who drains");
+        secure.serve(&with_keys(&[1, 2, 3]));
         for mut secure in [secure, successor] {
             secure.serve(&with_keys(&[]));
             assert!(secure.held().is_empty(), "those of files that are not configured any more are gone");
@@ -387,6 +389,17 @@ mod tests {
         assert_eq!(secure.deadline(), Some(due));
         secure.serve(&without);
         assert_eq!(secure.deadline(), None);
+    }
+
+    #[test]
+    fn a_kernel_that_refused_is_asked_again() {
+        let folder = tempfile::tempdir().unwrap();
+        for usable in [false, true] {
+            let probed = KernelSupport { usable, text: "as before".to_owned() };
+            let mut secure = Secure { probed: Some(probed), ..Secure::default() };
+            secure.serve(&config(folder.path(), CertificateFlag::SelfSigned));
+            assert_eq!(secure.kernel().unwrap().text == "as before", usable);
+        }
     }
 
     #[test]

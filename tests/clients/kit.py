@@ -19,11 +19,12 @@ PROJECT = Path(__file__).resolve().parents[2]
 DEBUG_BINARY = PROJECT / "target/debug/httpd"
 # How long anything may take. Generous, as machines are shared: nothing here measures time.
 PATIENCE = 30
-# Packages by the program they bring.
+# Packages by what they bring: a program of the path, or a file.
 PACKAGES = {
     "apt-get": "apt", "aria2c": "aria2", "chromium": "chromium", "curl": "curl", "dpkg-scanpackages": "dpkg-dev",
     "git": "git", "htpasswd": "apache2-utils", "mount": "mount", "systemd-socket-activate": "systemd", "wget": "wget",
-    "php-cgi": "php-cgi", "zsync": "zsync",
+    "php-cgi": "php-cgi", "zsync": "zsync", "/usr/lib/cgit/cgit.cgi": "cgit", "/usr/share/gitweb/gitweb.cgi": "gitweb",
+    "/usr/share/perl5/CGI.pm": "libcgi-pm-perl",
 }
 
 CHECKS = []
@@ -48,15 +49,19 @@ class Missing(Skip):
 
 
 def check(name, *needs):
-    """Adds a function to the checks; `needs` are programs, `root`, or `linters`."""
+    """Adds a function to the checks; `needs` are programs, files, `root`, or `linters`."""
     def add(function):
         CHECKS.append(Check(name, needs, function))
         return function
     return add
 
 
-def prepare(options):
-    """Installs what is missing where that is possible."""
+def is_there(need):
+    return os.path.exists(need) if need.startswith("/") else bool(shutil.which(need))
+
+
+def prepare(options, checks):
+    """Installs what these checks miss, where that is possible."""
     global OPTIONS
     OPTIONS = options
     options.httpd = Path(options.httpd).resolve()
@@ -68,8 +73,9 @@ def prepare(options):
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         os.environ.pop(name, None)
     os.environ["LC_ALL"] = "C.UTF-8"
-    missing = sorted({package for tool, package in PACKAGES.items() if not shutil.which(tool)})
-    if importlib.util.find_spec("ensurepip") is None:
+    needs = {need for check in checks for need in check.needs} | {"curl"}
+    missing = sorted({PACKAGES[need] for need in needs if need in PACKAGES and not is_there(need)})
+    if "linters" in needs and importlib.util.find_spec("ensurepip") is None:
         missing.append("python3-venv")
     if missing and os.geteuid() == 0 and shutil.which("apt-get"):
         print(f"installing {' '.join(missing)}", flush=True)
@@ -87,7 +93,7 @@ def perform(check):
         for need in check.needs:
             if need == "root" and os.geteuid() != 0:
                 raise Skip("needs root")
-            if need not in ("root", "linters") and not shutil.which(need):
+            if need not in ("root", "linters") and not is_there(need):
                 raise Missing(f"{need} is not installed")
         check.function(place)
         result, reason = "ok", ""

@@ -303,6 +303,32 @@ fn who_waits_at_a_retiring_worker_is_taken_as_there_is_room() {
 }
 
 #[test]
+fn beside_programs_methods_come_before_paths() {
+    let cases = [
+        ("OPTIONS *", 204),
+        ("OPTIONS /a.txt", 204),
+        ("POST /a.txt", 405),
+        ("BREW /a.txt", 501),
+        ("POST /a%00", 405),
+        ("GET /a%00", 400),
+        ("GET /cgi/%2f", 400),
+        ("GET /../cgi/x", 400),
+        ("TRACE /cgi/x", 405),
+        ("TRACE /sub/../cgi/x", 405),
+        ("GET /cgi/../a.txt", 200),
+    ];
+    let clients = cases.map(|(line, _)| {
+        let bytes = format!("{line} HTTP/1.1\r\nHost: x\r\n\r\n").into_bytes();
+        let want = Want::Status(&[200, 204, 400, 405, 501]);
+        Client::honest(vec![Request { bytes, is_head: false, want, accepts: "", ends: false }])
+    });
+    let report = passes(calm(clients.into()));
+    for (index, (line, expected)) in cases.into_iter().enumerate() {
+        assert_eq!(client(&report, index).statuses, [expected], "{line}");
+    }
+}
+
+#[test]
 fn everything_cold_is_answered_all_the_same() {
     let odds = Odds { cold_open: 1000, cold_read: 1000, cold_pages: 1000, short_read: 500, ..Odds::none() };
     let script = || vec![get("/a.txt"), get("/big.bin"), get("/steady.bin"), get("/none")];

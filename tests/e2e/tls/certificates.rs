@@ -42,18 +42,24 @@ fn hangup_brings_a_new_one() {
 
 #[test]
 fn a_change_that_nobody_tells_is_noticed() {
-    let server = server();
+    // Something to warn of.
+    let programs = "[[site.cgi]]\npath = \"/cgi-bin/\"\ndir = \"root/programs\"\n";
+    let mut server = site().file("programs/a", b"#!/bin/sh\n").keys(programs).start();
     let before = shown(&server);
     let old = server.workers();
     std::fs::write(server.folder().join("cert.pem"), "no certificate\n").expect("broken");
-    let refused = || server.status()["certificates_refused"].as_str().map(str::to_owned);
-    until("status says why it is not taken in", || refused().is_some_and(|why| why.contains("cert.pem")));
+    server.wait_for("those before go on being used");
+    let refused = server.status()["certificates_refused"].as_str().unwrap_or_default().to_owned();
+    assert!(refused.contains("cert.pem"), "{refused}");
     assert_eq!(server.workers(), old);
     assert_eq!(shown(&server), before);
     write_certificate(server.folder());
     replace_workers(&server, &old);
     assert_ne!(shown(&server), before);
-    until("nothing is refused any more", || refused().is_none());
+    assert_eq!(server.status()["certificates_refused"], serde_json::Value::Null);
+    server.wait_for("serving");
+    let warnings = server.said.iter().filter(|line| line.contains("lies beneath the root")).count();
+    assert_eq!(warnings, 1, "the configuration was read once");
 }
 
 #[test]
