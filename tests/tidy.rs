@@ -46,7 +46,7 @@ const DOORS: &[(&str, &str, &[&str])] = &[
 ];
 
 /// How many times `unsafe` is written, by room; absent: never. Raising a number is a decision to show.
-const UNSAFE: &[(&str, usize)] = &[("ring", 24), ("sys", 44)];
+const UNSAFE: &[(&str, usize)] = &[("ring", 24), ("sys", 45)];
 
 /// Files and directories that are pure: values in, values out.
 const PURE: &[&str] = &[
@@ -57,6 +57,7 @@ const PURE: &[&str] = &[
     "src/gateway/cgi/",
     "src/gateway/admission.rs",
     "src/gateway/environment.rs",
+    "src/gateway/lines.rs",
     "src/config/file.rs",
     "src/cli/reference.rs",
     "src/config/report.rs",
@@ -70,7 +71,6 @@ const PURE: &[&str] = &[
     "src/observe/access_log.rs",
     "src/gateway/messages.rs",
     "src/gateway/script.rs",
-    "src/gateway/spawner/lines.rs",
     "src/observe/latency.rs",
     "src/metrics/answer.rs",
     "src/metrics/text.rs",

@@ -384,6 +384,12 @@ fn process(table: &file::Cgi, own: &mut Resolver) -> Process {
     let memory = own.size(&table.memory, MEMORY_MIN, "site.cgi.memory", MEMORY_MIN, MEMORY_MAX);
     let files = own.count(&table.files, FILES_MIN, "site.cgi.files", FILES_MIN, 1 << 20);
     let processes = own.count(&table.processes, 1, "site.cgi.processes", 1, 1 << 22);
+    if let Some(written) = table.gain_privileges.as_ref().filter(|gain| gain.value) {
+        let what = "`site.cgi.gain_privileges` leaves the programs of all mounts without a sandbox";
+        let help = "what programs are started by keeps the rights of root then; better let a service of its own do \
+                    what takes privileges";
+        own.problems.warn(&written.span, what, help);
+    }
     Process {
         user: user(&table.user, own),
         umask: table.umask.as_ref().and_then(|umask| octal(umask, own)).unwrap_or(UMASK),

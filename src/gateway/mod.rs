@@ -7,6 +7,7 @@
 pub mod admission;
 pub mod cgi;
 mod environment;
+mod lines;
 pub mod messages;
 pub mod script;
 pub mod spawner;

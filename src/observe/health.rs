@@ -1,10 +1,11 @@
 //! Whether the server serves, on a page of its own: the supervisor writes it, and who answers for it can
 //! read it without asking, even while the supervisor is busy.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::sys::Error;
 use crate::sys::shared::Page;
+use crate::sys::{Error, memory_file};
 
 /// Where the state stands.
 const STATE: usize = 0;
@@ -27,12 +28,21 @@ pub enum Verdict {
 }
 
 impl Health {
-    /// Nobody serves yet.
+    /// Nobody serves yet. The file that comes along outlives the program, if it is kept open.
     ///
     /// # Errors
     /// When the system gives no shared page.
-    pub fn new() -> Result<Self, Error> {
-        Page::new().map(Self)
+    pub fn new() -> Result<(Self, OwnedFd), Error> {
+        let file = memory_file::page()?;
+        Ok((Self::of(&file)?, file))
+    }
+
+    /// What a file holds that [`Self::new`] gave.
+    ///
+    /// # Errors
+    /// When it is no such file.
+    pub fn of(file: &OwnedFd) -> Result<Self, Error> {
+        Page::of(file).map(Self)
     }
 
     /// Says how it is.
@@ -62,11 +72,12 @@ mod tests {
 
     #[test]
     fn what_is_said_is_heard() {
-        let health = Health::new().expect("a page");
+        let (health, file) = Health::new().expect("a page");
         assert_eq!(health.verdict(), Verdict::Idle);
         for verdict in [Verdict::Serving(3), Verdict::Draining, Verdict::Serving(1), Verdict::Idle] {
             health.set(verdict);
             assert_eq!(health.clone().verdict(), verdict);
+            assert_eq!(Health::of(&file).expect("the same page").verdict(), verdict);
         }
     }
 }

@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::drafts::Drafts;
 use super::pass::{Passes, Progress, Saving, Settings, Summary, Tally};
 use super::run::Size;
 use super::start;
 use super::store::Store;
 use crate::config::Config;
 use crate::files::entry::Coding;
+use crate::sys::signals::Signals;
 use crate::sys::user::User;
 
 /// What was asked for.
@@ -70,9 +72,34 @@ fn pass(config: &Config, options: Options) -> Result<(Summary, Duration), String
     let began = Instant::now();
     let mut shown = Shown::new(options);
     let mut passes = Passes::new(settings, Store::new(directory));
-    let summary = passes.all(options.dry_run, None, &mut |progress| shown.hear(&progress));
+    let mut interruption = Interruption { signals: None, drafts: passes.drafts().clone() };
+    let summary = passes.all(options.dry_run, None, &mut |progress| {
+        interruption.hear(&progress);
+        shown.hear(&progress)
+    });
     shown.bar.finish_and_clear();
     Ok((summary, began.elapsed()))
+}
+
+/// Ends the process in good order when somebody interrupts it: a draft that is left behind counts against
+/// its source.
+struct Interruption {
+    signals: Option<Signals>,
+    drafts: Drafts,
+}
+
+impl Interruption {
+    fn hear(&mut self, progress: &Progress<'_>) {
+        // Until something is written, a signal may end it as it ends any program.
+        if let Progress::Planned { files: 1.., .. } = progress {
+            self.signals = Signals::block().ok();
+        }
+        if self.signals.as_mut().and_then(Signals::take).is_some() {
+            let _nothing_more = self.drafts.give_up();
+            complain("interrupted: what is made stays, the rest is left for the next time");
+            std::process::exit(1);
+        }
+    }
 }
 
 /// How far it is, on standard error.

@@ -13,7 +13,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use super::codings::{self, Encoders, WHOLE_BYTES_MAX};
-use super::store::{Draft, Store};
+use super::drafts::Draft;
+use super::store::Store;
 use super::walk::Source;
 use crate::files::entry::Coding;
 use crate::files::variants::{Fingerprint, Footer};
@@ -35,6 +36,9 @@ pub struct Job {
     pub source: Source,
     /// Which variants are missing.
     pub missing: Vec<Coding>,
+    /// Whether a process was killed while it did this: it is done with nothing beside it, so that should it
+    /// happen again, it is clear who it was.
+    pub is_suspect: bool,
 }
 
 /// What came of one coding.

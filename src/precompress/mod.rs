@@ -7,7 +7,7 @@
 //!                    |  -> store                which variants there are
 //!                    |  -> pool -> job          what is missing, made
 //!                    |             |  -> codings
-//!                    +- watch      +- store     published
+//!                    +- watch      +- drafts    published
 //! ```
 //!
 //! It may be killed at any moment, and several of it may work in one cache: a variant appears by one rename,
@@ -15,6 +15,7 @@
 
 mod codings;
 pub mod command;
+mod drafts;
 mod job;
 mod pass;
 mod pool;

@@ -6,8 +6,10 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use super::drafts::Drafts;
 use super::job::{Contents, Failure, Job, Made, Workshop};
 use super::pool;
 use super::store::{Collected, Inventory, Store};
@@ -169,6 +171,11 @@ impl Passes {
     pub fn new(settings: Settings, store: Store) -> Self {
         let contents = Contents::default();
         Self { settings, store, contents, are_contents_known: false, verified: None }
+    }
+
+    /// What is being written.
+    pub fn drafts(&self) -> &Drafts {
+        self.store.drafts()
     }
 
     /// Walks all roots and makes what is missing. With `only_plan`, says what is missing and makes nothing.
@@ -358,6 +365,8 @@ struct Plan<'a, 'e> {
     each: &'e mut Each<'e>,
     jobs: Vec<Job>,
     inventories: Vec<Inventory>,
+    /// What was read of the inventories of which not all was read.
+    parts: BTreeSet<(usize, PathBuf)>,
     /// Roots of which not everything could be looked at: nothing of theirs may be taken away.
     incomplete: BTreeSet<usize>,
     summary: Summary,
@@ -375,6 +384,7 @@ impl<'a, 'e> Plan<'a, 'e> {
             each,
             jobs: Vec::new(),
             inventories: vec![Inventory::new(); passes.settings.roots.len()],
+            parts: BTreeSet::new(),
             incomplete: BTreeSet::new(),
             summary: Summary::default(),
         }
@@ -419,6 +429,16 @@ impl<'a, 'e> Plan<'a, 'e> {
         walk.run(from.unwrap_or_default(), true, &mut meeting);
     }
 
+    /// Reads the part of the inventory that a source belongs to, where the whole of it was not read.
+    fn look_up(&mut self, index: usize, name: &str, fingerprint: &Fingerprint) {
+        if self.parts.insert((index, Store::part(fingerprint)))
+            && let Err(error) = self.store.inventory_beside(name, fingerprint, &mut self.inventories[index])
+        {
+            let what = self.store.directory().display();
+            self.summary.refused = Some(format!("cannot read the cache {what}: {error}"));
+        }
+    }
+
     fn meet(&mut self, index: usize, name: &str, source: Source) -> Vec<Coding> {
         let fingerprint = Fingerprint::of(&source.facts);
         let kept = self.inventories[index].entry(fingerprint).or_default();
@@ -448,7 +468,8 @@ impl<'a, 'e> Plan<'a, 'e> {
         let missing: Vec<Coding> = codings.clone().filter(is_missing).collect();
         let deadly = codings.filter(|coding| kept.is_deadly(*coding)).collect();
         if !missing.is_empty() {
-            self.jobs.push(Job { root: index, source, missing });
+            let is_suspect = missing.iter().any(|coding| kept.is_suspect(*coding));
+            self.jobs.push(Job { root: index, source, missing, is_suspect });
         }
         deadly
     }
@@ -489,11 +510,7 @@ impl Visitor for Meeting<'_, '_, '_, '_> {
             return;
         }
         if self.from.is_some() {
-            // The inventory was not read: what there is is looked up by name.
-            let fingerprint = Fingerprint::of(&source.facts);
-            let (store, name) = (self.plan.store, &self.root.name);
-            let inventory = &mut self.plan.inventories[self.index];
-            inventory.entry(fingerprint).or_insert_with(|| store.kept(name, &fingerprint));
+            self.plan.look_up(self.index, &self.root.name, &Fingerprint::of(&source.facts));
         }
         let path = source.path.clone();
         for coding in self.plan.meet(self.index, &self.root.name, source) {

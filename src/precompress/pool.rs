@@ -41,7 +41,9 @@ pub fn run(
                 while !stop.load(Ordering::Relaxed)
                     && let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed))
                 {
-                    let _lease = memory.lease(job::memory(job));
+                    // Whoever has all memory is alone.
+                    let amount = if job.is_suspect { MEMORY_MAX } else { job::memory(job) };
+                    let _lease = memory.lease(amount);
                     let done = workshop.work(job, &mut encoders);
                     // What cannot be written for one source cannot be written for another.
                     if matches!(done.failure, Some(Failure::Cache(_))) {

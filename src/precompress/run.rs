@@ -6,6 +6,7 @@ use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use super::drafts::Drafts;
 use super::pass::{Passes, Progress, Settings, Summary};
 use super::start::{READY, STOP, Start, failed};
 use super::store::Store;
@@ -89,7 +90,15 @@ impl<'a> Life<'a> {
     fn new(start: &'a Start, passes: Passes) -> Self {
         let now = Instant::now();
         Self {
-            talk: Talk { start, told: now, left: 0, named: 0, complaint: None, is_unwatched: false },
+            talk: Talk {
+                start,
+                drafts: passes.drafts().clone(),
+                told: now,
+                left: 0,
+                named: 0,
+                complaint: None,
+                is_unwatched: false,
+            },
             passes,
             watches: Watches::new(usize::MAX),
             changes: Changes::default(),
@@ -201,6 +210,7 @@ fn lead_elsewhere(now: &[Option<(u64, u64)>], before: &[Option<(u64, u64)>]) -> 
 /// What is said to the operator, and heard of the supervisor.
 struct Talk<'a> {
     start: &'a Start,
+    drafts: Drafts,
     told: Instant,
     /// Sources that are still to be done.
     left: u64,
@@ -265,7 +275,8 @@ impl Talk<'_> {
             tracing::info!("{} files are still to be compressed", self.left);
         }
         if self.is_told_to_stop() {
-            // What other threads are at is left behind, and collected some day.
+            // Other threads may be at something for minutes. What they have begun was not what ended us.
+            let _nothing_more = self.drafts.give_up();
             std::process::exit(0);
         }
         ControlFlow::Continue(())

@@ -1,14 +1,13 @@
 //! All the precompressor is given at birth.
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 
 use crate::config::Config;
 use crate::observe::names::Counters;
-use crate::sys::Error;
 use crate::sys::process::User;
+use crate::sys::{Error, owner};
 
 /// What the precompressor is given. It is forked without exec when a generation begins to serve, and told
 /// to stop when another does.
@@ -48,16 +47,12 @@ pub fn failed(reason: &str) -> Vec<u8> {
 /// something already is left as it is: it may be anything.
 ///
 /// # Errors
-/// When it cannot be made.
+/// When it cannot be made, or others could have something else given away instead.
 pub fn prepare(directory: &Path, user: Option<&User>) -> Result<(), Error> {
-    let refused = |error: io::Error| {
-        Error::from_io("make the cache directory", directory.display().to_string(), &error)
-    };
-    super::store::make_directories(directory).map_err(refused)?;
-    let Some(user) = user else { return Ok(()) };
-    let is_empty = std::fs::read_dir(directory).map_err(refused)?.next().is_none();
-    if is_empty {
-        std::os::unix::fs::chown(directory, Some(user.uid), Some(user.gid)).map_err(refused)?;
+    match user {
+        Some(user) => owner::provide(directory, user),
+        None => super::store::make_directories(directory).map_err(|error| {
+            Error::from_io("make the cache directory", directory.display().to_string(), &error)
+        }),
     }
-    Ok(())
 }

@@ -11,24 +11,27 @@
 //! may. When a variant was last needed is its modification time.
 
 use std::collections::HashMap;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Write as _};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use xxhash_rust::xxh3::xxh3_128;
 
+use super::drafts::{Draft, Drafts};
 use crate::files::entry::Coding;
 use crate::files::variants::{FOOTER_BYTES, Fingerprint, Footer};
+use crate::sys::lock;
 
 const LARGER: &[u8] = b".larger";
 const TEMPORARY: &[u8] = b".tmp";
 
 /// Processes that were killed while they wrote a variant leave their file behind. So many of them say that
-/// it is the source that kills.
+/// it is the source that kills: one that was there when it happened is tried again with nothing beside it
+/// ([`Kept::is_suspect`]), so that it pays for nobody else.
 const ATTEMPTS_MAX: u8 = 3;
 
 /// Nothing is written for longer than this: an older temporary file is left over.
@@ -40,6 +43,7 @@ pub struct Store {
     directory: PathBuf,
     writer: String,
     written: AtomicU64,
+    drafts: Drafts,
 }
 
 /// What there is of one source.
@@ -68,6 +72,11 @@ impl Kept {
         self.attempts[index(coding)] >= ATTEMPTS_MAX
     }
 
+    /// Whether a process was killed while it made it.
+    pub fn is_suspect(&self, coding: Coding) -> bool {
+        self.attempts[index(coding)] > 0
+    }
+
     /// The variant is not there after all.
     pub fn forget(&mut self, coding: Coding) {
         self.present &= !bit(coding);
@@ -86,21 +95,18 @@ pub struct Collected {
     pub bytes: u64,
 }
 
-/// A variant being written. Dropped without being published, it is gone.
-#[derive(Debug)]
-pub struct Draft {
-    file: File,
-    temporary: PathBuf,
-    path: PathBuf,
-    is_published: bool,
-}
-
 impl Store {
     /// The cache in this directory.
     pub fn new(directory: &Path) -> Self {
         let moment = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let writer = format!("{:x}-{:x}", std::process::id(), moment.as_nanos());
-        Self { directory: directory.to_owned(), writer, written: AtomicU64::new(0) }
+        let directory = directory.to_owned();
+        Self { directory, writer, written: AtomicU64::new(0), drafts: Drafts::default() }
+    }
+
+    /// What is being written to it by this process.
+    pub fn drafts(&self) -> &Drafts {
+        &self.drafts
     }
 
     /// Where it is.
@@ -122,32 +128,28 @@ impl Store {
     /// When the directory cannot be read.
     pub fn inventory(&self, name: &str) -> io::Result<Inventory> {
         let mut inventory = Inventory::new();
-        self.each_file(name, |_, file| {
-            if let Some((fingerprint, coding)) = Fingerprint::from_name(file) {
-                inventory.entry(fingerprint).or_default().present |= bit(coding);
-            } else if let Some((fingerprint, coding)) =
-                file.strip_suffix(LARGER).and_then(Fingerprint::from_name)
-            {
-                inventory.entry(fingerprint).or_default().larger |= bit(coding);
-            } else if let Some((fingerprint, coding)) = temporary_of(file) {
-                let attempts = &mut inventory.entry(fingerprint).or_default().attempts[index(coding)];
-                *attempts = attempts.saturating_add(1);
-            }
-        })?;
+        self.each_file(name, |directory, file| take_stock(directory, file, &mut inventory))?;
         Ok(inventory)
     }
 
-    /// What there is of one source.
-    pub fn kept(&self, name: &str, fingerprint: &Fingerprint) -> Kept {
-        let mut kept = Kept::default();
-        for coding in Coding::ALL {
-            let path = self.path(name, fingerprint, coding);
-            let mut larger = path.clone().into_os_string();
-            larger.push(".larger");
-            kept.present |= if path.exists() { bit(coding) } else { 0 };
-            kept.larger |= if Path::new(&larger).exists() { bit(coding) } else { 0 };
-        }
-        kept
+    /// What there is of those sources of a root that lie in one directory of the cache with this one.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn inventory_beside(
+        &self,
+        name: &str,
+        fingerprint: &Fingerprint,
+        inventory: &mut Inventory,
+    ) -> io::Result<()> {
+        let part = self.directory.join(name).join(Self::part(fingerprint));
+        each_file_in(&part, &mut |directory, file| take_stock(directory, file, inventory))
+    }
+
+    /// The directory of the cache, beneath that of the root, in which the variants of a source lie.
+    pub fn part(fingerprint: &Fingerprint) -> PathBuf {
+        let path = PathBuf::from(fingerprint.path(Coding::Gzip));
+        path.parent().map(Path::to_owned).unwrap_or_default()
     }
 
     /// The footer of a variant and when it was last needed; `None` where it is not there or not right.
@@ -196,17 +198,7 @@ impl Store {
         let number = self.written.fetch_add(1, Ordering::Relaxed);
         let mut temporary = path.clone().into_os_string();
         temporary.push(format!(".{}-{number:x}.tmp", self.writer));
-        let temporary = PathBuf::from(temporary);
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(0o644);
-        let file = match options.open(&temporary) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                make_directories(path.parent().unwrap_or(&self.directory))?;
-                options.open(&temporary)
-            }
-            other => other,
-        }?;
-        Ok(Draft { file, temporary, path, is_published: false })
+        self.drafts.begin(temporary.into(), path)
     }
 
     /// Notes that a coding makes a source no smaller.
@@ -270,51 +262,41 @@ impl Store {
             if part.file_name().len() != 2 {
                 continue;
             }
-            let directory = part.path();
-            let files = match fs::read_dir(&directory) {
-                Err(error)
-                    if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
-                {
-                    continue;
-                }
-                other => other?,
-            };
-            for file in files {
-                each(&directory, file?.file_name().as_bytes());
-            }
+            each_file_in(&part.path(), &mut each)?;
         }
         Ok(())
     }
 }
 
-impl Draft {
-    /// Where the coded bytes go.
-    pub fn file(&mut self) -> &mut File {
-        &mut self.file
+fn each_file_in(directory: &Path, each: &mut impl FnMut(&Path, &[u8])) -> io::Result<()> {
+    let files = match fs::read_dir(directory) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(());
+        }
+        other => other?,
+    };
+    for file in files {
+        each(directory, file?.file_name().as_bytes());
     }
+    Ok(())
+}
 
-    /// Ends it with the footer and puts it in its place.
-    ///
-    /// # Errors
-    /// Those of write(2) and rename(2).
-    pub fn publish(mut self, footer: &[u8; FOOTER_BYTES]) -> io::Result<()> {
-        self.file.write_all(footer)?;
-        // Whatever the umask says: workers of another user may share the cache.
-        self.file.set_permissions(Permissions::from_mode(0o644))?;
-        // Without fsync(2): what a crash of the machine cuts short has no footer.
-        fs::rename(&self.temporary, &self.path)?;
-        self.is_published = true;
-        Ok(())
+fn take_stock(directory: &Path, file: &[u8], inventory: &mut Inventory) {
+    if let Some((fingerprint, coding)) = Fingerprint::from_name(file) {
+        inventory.entry(fingerprint).or_default().present |= bit(coding);
+    } else if let Some((fingerprint, coding)) = file.strip_suffix(LARGER).and_then(Fingerprint::from_name) {
+        inventory.entry(fingerprint).or_default().larger |= bit(coding);
+    } else if let Some((fingerprint, coding)) = temporary_of(file)
+        && is_left_over(&directory.join(std::ffi::OsStr::from_bytes(file)))
+    {
+        let attempts = &mut inventory.entry(fingerprint).or_default().attempts[index(coding)];
+        *attempts = attempts.saturating_add(1);
     }
 }
 
-impl Drop for Draft {
-    fn drop(&mut self) {
-        if !self.is_published {
-            // What cannot be removed is collected some day.
-            let _ = fs::remove_file(&self.temporary);
-        }
-    }
+/// Whether whoever wrote a temporary file is gone; another server may be at it.
+fn is_left_over(temporary: &Path) -> bool {
+    File::open(temporary).is_ok_and(|file| !lock::is_held(file))
 }
 
 /// Makes a directory and those above it, for all to read.
@@ -348,6 +330,8 @@ fn bit(coding: Coding) -> u8 {
 mod tests {
     use super::*;
     use crate::sys::file::Stamp;
+    use std::io::Write as _;
+    use std::os::unix::fs::PermissionsExt as _;
 
     const NAME: &str = "html-0123456789abcdef";
 
@@ -383,7 +367,8 @@ mod tests {
         drop(store.draft(NAME, &one, Coding::Zstd).unwrap());
         store.note_larger(NAME, &one, Coding::Gzip).unwrap();
         let left: Vec<Draft> = (0..3).map(|_| store.draft(NAME, &two, Coding::Zstd).unwrap()).collect();
-        left.into_iter().for_each(std::mem::forget);
+        left.into_iter().for_each(Draft::leave);
+        let _at_work: Vec<Draft> = (0..3).map(|_| store.draft(NAME, &one, Coding::Zstd).unwrap()).collect();
         fs::write(store.directory().join(NAME).join("01/README"), "").unwrap();
 
         let inventory = store.inventory(NAME).unwrap();
@@ -392,6 +377,12 @@ mod tests {
         assert_eq!(Coding::ALL.map(|coding| kept.has(coding)), [true, false, false]);
         assert_eq!(Coding::ALL.map(|coding| kept.settles(coding)), [true, false, true]);
         assert_eq!(Coding::ALL.map(|coding| deadly.is_deadly(coding)), [false, true, false]);
+        assert_eq!(Coding::ALL.map(|coding| deadly.is_suspect(coding)), [false, true, false]);
+        assert!(!kept.is_suspect(Coding::Zstd), "somebody is at it");
+        let mut beside = Inventory::new();
+        store.inventory_beside(NAME, &one, &mut beside).unwrap();
+        store.inventory_beside(NAME, &two, &mut beside).unwrap();
+        store.inventory_beside("elsewhere", &two, &mut beside).unwrap();
 
         let (footer, _) = store.footer(NAME, &one, Coding::Brotli).expect("it is whole");
         assert_eq!(store.coded(NAME, &one, Coding::Brotli, &footer).as_deref(), Some(&b"coded"[..]));
@@ -415,7 +406,7 @@ mod tests {
             publish(&store, print, Coding::Brotli, b"coded");
             store.note_larger(NAME, print, Coding::Gzip).unwrap();
         }
-        std::mem::forget(store.draft(NAME, &needed, Coding::Zstd).unwrap());
+        store.draft(NAME, &needed, Coding::Zstd).unwrap().leave();
         let foreign = store.directory().join(NAME).join("01/foreign");
         fs::write(&foreign, "").unwrap();
         let hour = Duration::from_secs(3600);

@@ -20,8 +20,7 @@ use super::lives::Lives;
 use crate::sys::process::Ended;
 
 /// What a companion is for.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
     /// Starts programs for the workers of its generation, and lives as long as the last of them.
     Spawner,
@@ -32,6 +31,13 @@ pub enum Kind {
 }
 
 impl Kind {
+    const ALL: [Self; 3] = [Self::Spawner, Self::Precompressor, Self::Metrics];
+
+    /// The one of this name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
     /// As logs, the status and ps(1) name it.
     pub fn name(self) -> &'static str {
         match self {

@@ -89,7 +89,9 @@ impl Listeners {
             self.bound[position].prepare(listen, config.server.workers)
         });
         if opened.is_err() {
-            self.bound.truncate(before.len());
+            let begun = self.bound.split_off(before.len());
+            // What was handed to us is there for the next try, and before what was not taken.
+            self.adopted.splice(..0, begun.into_iter().flat_map(Bound::give_back));
             for (bound, count) in self.bound.iter_mut().zip(before) {
                 bound.fds.truncate(count);
             }
@@ -181,9 +183,18 @@ impl Listeners {
         Some(self.adopted.remove(position))
     }
 
+    /// Takes back what [`Self::adopt`] gave.
+    pub fn give_back(&mut self, adopted: Adopted) {
+        self.adopted.push(adopted);
+    }
+
     /// All sockets, for a successor: each with whether the service manager made it, and the file it has.
     pub fn all(&self) -> impl Iterator<Item = (&OwnedFd, Origin, Option<(u64, u64)>)> {
-        self.bound.iter().flat_map(|bound| bound.fds.iter().map(|fd| (fd, bound.origin, bound.file)))
+        let bound = self.bound.iter();
+        let bound = bound.flat_map(|bound| bound.fds.iter().map(|fd| (fd, bound.origin, bound.file)));
+        // What no generation has taken yet: the first one of this program has failed.
+        let adopted = self.adopted.iter().map(|adopted| (&adopted.fd, adopted.origin, adopted.file));
+        bound.chain(adopted)
     }
 
     /// The sockets that the service manager is to keep over a restart, by address: those over TCP that it has
@@ -253,6 +264,21 @@ impl Bound {
             Place::Unix(path) => Address::Unix(path),
         };
         Self { key, address, fds: vec![fd], settled: 0, origin, file }
+    }
+
+    /// What of it was handed to us; what we opened ourselves is closed.
+    fn give_back(mut self) -> Vec<Adopted> {
+        if self.origin == Origin::Own {
+            return Vec::new();
+        }
+        let place = match &self.address {
+            Address::Tcp(address) => Place::Tcp(*address),
+            Address::Unix(path) => Place::Unix(path.clone()),
+        };
+        // Taken out, so that it is not removed with this.
+        let (origin, file) = (self.origin, self.file.take());
+        let handed = self.fds.drain(..self.settled);
+        handed.map(|fd| Adopted { place: place.clone(), fd, origin, file }).collect()
     }
 
     /// Brings the number of sockets, or the mode of the file, to what is configured now.

@@ -121,6 +121,8 @@ struct Supervisor {
     /// What processes did that are gone.
     gone: Sums,
     health: Health,
+    /// The file its page is of, for a successor.
+    health_file: OwnedFd,
     /// Whether it was said what runs here.
     introduced: bool,
     cores: Vec<u32>,
@@ -154,6 +156,7 @@ impl Supervisor {
         }
         confinement::tell_lacks();
         let now = Instant::now();
+        let (health, health_file) = Health::new().map_err(|error| error.to_string())?;
         let notify = Notify::from_environment();
         let mut supervisor = Self {
             load,
@@ -176,7 +179,8 @@ impl Supervisor {
             renewal_wanted: false,
             last_reload: None,
             gone: Sums::default(),
-            health: Health::new().map_err(|error| error.to_string())?,
+            health,
+            health_file,
             introduced: false,
             cores: process::cores(),
             began: now,
@@ -397,16 +401,21 @@ impl Supervisor {
 
     /// Makes a generation.
     fn begin(&mut self, config: Config, tls: Secured) -> Result<(), String> {
-        let generation = Generation {
+        let mut generation = Generation {
             access_log: open_access_log(&config)?,
             user: find_user(&config)?,
             tls,
             mailboxes: self.mailboxes(&config).map_err(|error| error.to_string())?,
-            metrics: self.metrics_listener(&config).map_err(|error| error.to_string())?,
+            metrics: None,
             config: Rc::new(config),
         };
         prepare_cache(&generation);
         self.listeners.open(&generation.config).map_err(|error| error.to_string())?;
+        // Last of what can fail: it may take a listener that was handed to us.
+        generation.metrics = self.metrics_listener(&generation.config).map_err(|error| {
+            self.listeners.revert(self.current_config().as_deref());
+            error.to_string()
+        })?;
         confinement::tell_readable(&generation.config);
         let event =
             Event::Begin { workers: generation.config.server.workers, drain: generation.config.server.drain };
@@ -511,6 +520,7 @@ impl Supervisor {
     }
 
     fn discarded(&mut self, id: u64, reason: String) {
+        self.revert_metrics(id);
         match self.machine.current() {
             Some(_) => {
                 self.listeners.revert(self.current_config().as_deref());

@@ -4,10 +4,10 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::rc::Rc;
 
+use super::Supervisor;
 use super::companions::CompanionId;
-use super::listeners::Origin;
+use super::listeners::{Adopted, Origin};
 use super::machine::State;
-use super::{Supervisor, listeners};
 use crate::config::{Address, Config};
 use crate::metrics::start::STATUS;
 use crate::observe::health::Verdict;
@@ -24,6 +24,16 @@ pub(super) struct Listener {
     pub origin: Origin,
     /// The file of a unix socket that we are to remove in the end.
     pub file: Option<(u64, u64)>,
+}
+
+impl Listener {
+    /// As it was handed to us; `None`: we opened it ourselves.
+    fn give_back(mut self) -> Option<Adopted> {
+        let place = sockets::place(&self.fd).ok().flatten()?;
+        let fd = self.fd.try_clone().ok().filter(|_| self.origin != Origin::Own)?;
+        // Taken out, so that it is not removed with this.
+        Some(Adopted { place, fd, origin: self.origin, file: self.file.take() })
+    }
 }
 
 impl Drop for Listener {
@@ -44,7 +54,7 @@ impl Supervisor {
         }
         let configured = configured.clone();
         if let Some(adopted) = self.listeners.adopt(&configured) {
-            let listeners::Adopted { fd, origin, file, .. } = adopted;
+            let Adopted { fd, origin, file, .. } = adopted;
             return Ok(Some(Rc::new(Listener { configured, fd, origin, file })));
         }
         let (fd, file) = match &configured {
@@ -67,6 +77,15 @@ impl Supervisor {
     pub(super) fn settle_metrics(&mut self, id: u64) {
         for (_, generation) in self.generations.iter_mut().filter(|(other, _)| **other != id) {
             generation.metrics = None;
+        }
+    }
+
+    /// Generation `id` will not serve: the listener of its metrics is closed, if no other has the same, or
+    /// kept for the next generation, if it was handed to us.
+    pub(super) fn revert_metrics(&mut self, id: u64) {
+        let listener = self.generations.get_mut(&id).and_then(|generation| generation.metrics.take());
+        if let Some(adopted) = listener.and_then(Rc::into_inner).and_then(Listener::give_back) {
+            self.listeners.give_back(adopted);
         }
     }
 

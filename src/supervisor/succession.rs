@@ -21,6 +21,7 @@ use super::children::Process;
 use super::companions::{CompanionId, Kind};
 use super::listeners::{Adopted, Origin};
 use super::machine::{Role, WorkerId};
+use crate::observe::health::Health;
 use crate::observe::names::Counters;
 use crate::observe::status::Carried;
 use crate::sys::process::Pid;
@@ -53,6 +54,9 @@ pub struct Inheritance {
     /// Whether those are from files.
     #[serde(default)]
     tickets_from_files: bool,
+    /// The page on which stands whether the server serves: the process that answers for it reads on there.
+    #[serde(default)]
+    health: Option<i32>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -75,7 +79,8 @@ struct Worker {
 #[derive(Debug, Serialize, Deserialize)]
 struct Companion {
     generation: u64,
-    kind: Kind,
+    /// Its name, since the other program may have kinds that this one has not.
+    kind: String,
     pid: i32,
     channel: Option<i32>,
 }
@@ -98,6 +103,11 @@ impl Supervisor {
         if let Some(file) = adopt(inheritance.tickets) {
             self.secure.import(file, inheritance.tickets_from_files);
         }
+        if let Some(file) = adopt(inheritance.health)
+            && let Ok(health) = Health::of(&file)
+        {
+            (self.health, self.health_file) = (health, file);
+        }
         self.gone.carry(&inheritance.counted);
         let mut inherited = Vec::new();
         for worker in inheritance.workers {
@@ -110,10 +120,11 @@ impl Supervisor {
         }
         self.machine.inherit(&inherited, inheritance.drain, now);
         for Companion { generation, kind, pid, channel } in inheritance.companions {
-            let Some(pid) = Pid::from_raw(pid) else { continue };
+            let channel = adopt(channel);
+            // The end of its channel dismisses one of which nothing is known here.
+            let (Some(kind), Some(pid)) = (Kind::of_name(&kind), Pid::from_raw(pid)) else { continue };
             let id = CompanionId { generation, kind };
             let counters = Counters::new().map_err(|error| error.to_string())?;
-            let channel = adopt(channel);
             self.attending.insert(id, Process::new(pid, channel, counters, None));
             self.companions.inherit(id, now);
         }
@@ -157,7 +168,8 @@ impl Supervisor {
         let children = self.processes.values().chain(self.attending.values());
         let channels = children.filter_map(|process| process.channel.as_ref());
         let metrics = self.current_metrics().map(|listener| &listener.fd);
-        self.listeners.all().map(|(fd, ..)| fd).chain(metrics).chain(channels)
+        let listeners = self.listeners.all().map(|(fd, ..)| fd);
+        listeners.chain(metrics).chain(channels).chain([&self.health_file])
     }
 
     /// Returns why it failed.
@@ -210,13 +222,14 @@ impl Supervisor {
         for (id, process) in &self.attending {
             companions.push(Companion {
                 generation: id.generation,
-                kind: id.kind,
+                kind: id.kind.name().to_owned(),
                 pid: process.pid.as_raw_nonzero().get(),
                 channel: process.channel.as_ref().map(keep).transpose()?,
             });
         }
         let drain = self.current_config().map(|config| config.server.drain).unwrap_or_default();
         let tickets = tickets.map(keep).transpose()?;
+        let health = Some(keep(&self.health_file)?);
         Ok(Inheritance {
             pid: std::process::id(),
             listeners,
@@ -226,6 +239,7 @@ impl Supervisor {
             counted: self.sums().carried(),
             tickets,
             tickets_from_files: self.secure.is_from_files(),
+            health,
         })
     }
 }

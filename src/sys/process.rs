@@ -163,6 +163,11 @@ pub fn end_group(leader: Pid, how: Kill) -> bool {
     rustix::process::kill_process_group(leader, how.signal()) != Err(Errno::SRCH)
 }
 
+/// Whether a group has processes, those that were not reaped among them. Its number is no other's while it has.
+pub fn has_group(leader: Pid) -> bool {
+    rustix::process::test_kill_process_group(leader) != Err(Errno::SRCH)
+}
+
 /// Ends a process by number. The number may be another's by now unless it is a child that was not reaped.
 pub fn end(process: Pid, how: Kill) {
     let _ = rustix::process::kill_process(process, how.signal());

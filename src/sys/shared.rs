@@ -1,27 +1,34 @@
 //! Memory shared between the supervisor and the processes it forks: one page of 64-bit cells.
 //!
-//! The page is anonymous and inherited by fork, so it has no name anybody else could open. Cells are
-//! only reached as atomics, which makes sharing sound without a lock; nothing here orders one cell
+//! The page is anonymous and inherited by fork, so it has no name anybody else could open; or it is one of a
+//! file in memory, which can be kept over an exec. Cells are only reached as atomics, which makes sharing sound without a lock; nothing here orders one cell
 //! against another.
 
+use std::ffi::c_void;
 use std::fmt;
 use std::ops::Deref;
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::Error;
+use super::{Errno, Error, memory_file};
 
 /// How many cells a page has: 4096 bytes of them, the smallest page of any Linux.
 pub const CELLS: usize = 512;
+
+/// Its size.
+pub(super) const BYTES: usize = size_of::<[AtomicU64; CELLS]>();
 
 /// A page of atomics. Clones share it within the process, forked children share it across.
 #[derive(Clone)]
 pub struct Page(Arc<Mapping>);
 
 struct Mapping(NonNull<[AtomicU64; CELLS]>);
+
+const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 // SAFETY: the mapping stays where it is until the last owner is gone and is only reached as `&AtomicU64`s,
 // which any thread may use.
@@ -35,18 +42,29 @@ impl Page {
     /// # Errors
     /// Those of mmap(2).
     pub fn new() -> Result<Self, Error> {
-        let refused = |errno| Error::new("map", "a page of shared counters", errno);
         // SAFETY: no address is asked for, so nothing that is mapped is replaced.
-        let address = unsafe {
-            rustix::mm::mmap_anonymous(
-                std::ptr::null_mut(),
-                size_of::<[AtomicU64; CELLS]>(),
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-            )
+        let address =
+            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), BYTES, ACCESS, MapFlags::SHARED) };
+        Self::at(address)
+    }
+
+    /// The page of a file that [`memory_file::page`] made.
+    ///
+    /// # Errors
+    /// EINVAL when it is no such file, and those of mmap(2).
+    pub fn of(file: &OwnedFd) -> Result<Self, Error> {
+        if !memory_file::is_page(file) {
+            return Self::at(Err(Errno::INVAL));
         }
-        .map_err(refused)?;
-        let cells = NonNull::new(address.cast()).ok_or(refused(super::Errno::NOMEM))?;
+        // SAFETY: as above; and the file is a page, whose size nobody can change any more.
+        let address =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), BYTES, ACCESS, MapFlags::SHARED, file, 0) };
+        Self::at(address)
+    }
+
+    fn at(address: Result<*mut c_void, Errno>) -> Result<Self, Error> {
+        let refused = |errno| Error::new("map", "a page of shared counters", errno);
+        let cells = NonNull::new(address.map_err(refused)?.cast()).ok_or(refused(Errno::NOMEM))?;
         Ok(Self(Arc::new(Mapping(cells))))
     }
 
@@ -68,7 +86,7 @@ impl Deref for Page {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: this is the last owner, so no reference into the mapping is left.
-        let unmapped = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), size_of::<[AtomicU64; CELLS]>()) };
+        let unmapped = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), BYTES) };
         assert!(unmapped.is_ok(), "a page we mapped cannot be unmapped");
     }
 }
@@ -92,5 +110,16 @@ mod tests {
         drop(clone);
         assert_eq!(page[CELLS - 1].load(Relaxed), 7);
         assert_eq!(page[0].load(Relaxed), 0);
+    }
+
+    #[test]
+    fn a_file_of_a_page_is_mapped_and_no_other() {
+        let file = memory_file::page().expect("a file");
+        let (one, other) = (Page::of(&file).expect("a page"), Page::of(&file).expect("the same"));
+        one[1].store(5, Relaxed);
+        assert_eq!(other[1].load(Relaxed), 5);
+        assert_eq!(rustix::fs::ftruncate(&file, 0), Err(Errno::PERM));
+        let text = memory_file::holding(&[0; BYTES]).expect("a file");
+        assert_eq!(Page::of(&text).expect_err("its size may change").errno, Errno::INVAL);
     }
 }

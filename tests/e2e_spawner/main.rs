@@ -33,6 +33,7 @@ const TESTS: &[(&str, fn())] = &[
     ("who_ignores_term_is_killed", who_ignores_term_is_killed),
     ("the_whole_group_is_ended", the_whole_group_is_ended),
     ("daemons_are_ended_with_their_request", daemons_are_ended_with_their_request),
+    ("who_forks_and_leaves_is_caught_up_with", who_forks_and_leaves_is_caught_up_with),
     ("what_was_left_on_purpose_goes_on", what_was_left_on_purpose_goes_on),
     ("nothing_is_left_where_the_mount_says_so", nothing_is_left_where_the_mount_says_so),
     ("who_runs_too_long_is_ended", who_runs_too_long_is_ended),
@@ -303,6 +304,25 @@ fn daemons_are_ended_with_their_request() {
     until_gone(bystander);
 }
 
+/// Whoever is looked for is gone by the time he is found, and his child is there.
+fn who_forks_and_leaves_is_caught_up_with() {
+    let mut spawner = Spawner::start("background = false\ngrace = \"20ms\"");
+    // Should nobody catch up with it, it ends by itself one day.
+    spawner.shell(
+        "relay",
+        "perl -e '$SIG{TERM} = \"IGNORE\"; my $end = time + 90; while (time < $end) { exit if fork }' >&- 2>&- &",
+    );
+    let request = spawner.ask("/cgi-bin/relay");
+    let group = spawner.started(&request);
+    assert_eq!(spawner.exited(&request), Ended::Exited(0));
+    let group = format!("-{group}");
+    until("the group is gone", || {
+        let mut kill = std::process::Command::new("kill");
+        let killed = kill.args(["-0", "--", &group]).stderr(std::process::Stdio::null()).status();
+        (!killed.expect("kill(1)").success()).then_some(())
+    });
+}
+
 fn what_was_left_on_purpose_goes_on() {
     let mut spawner = Spawner::start("");
     // It keeps the pipe of the answer, too.
@@ -530,6 +550,10 @@ fn programs_run_as_their_user() {
     let mut spawner = Spawner::start("user = \"daemon\"\nprocesses = 1000");
     spawner.shell("who", "id -un; id -Gn; ulimit -p 2> /dev/null || true");
     assert!(spawner.run("/cgi-bin/who").starts_with("daemon\ndaemon\n"));
+    // Its own pipe can be opened by name.
+    spawner.shell("grumbler", "echo complaint > /dev/stderr");
+    spawner.run("/cgi-bin/grumbler");
+    spawner.until_logged(": complaint");
     // A child of another user can be told to end, its descendants too.
     spawner.shell("daemon", &format!("{DAEMON}; sleep 100"));
     let request = spawner.ask("/cgi-bin/daemon");

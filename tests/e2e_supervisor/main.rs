@@ -9,7 +9,7 @@ mod toy;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
@@ -45,6 +45,7 @@ const TESTS: &[(&str, fn())] = &[
     ("the_access_log_is_reopened", the_access_log_is_reopened),
     ("a_successor_takes_over", a_successor_takes_over),
     ("a_successor_that_cannot_start_changes_nothing", a_successor_that_cannot_start_changes_nothing),
+    ("what_a_failed_successor_was_handed_is_kept", what_a_failed_successor_was_handed_is_kept),
     ("companions_live_as_long_as_they_are_wanted", companions_live_as_long_as_they_are_wanted),
     ("companions_outlive_the_program", companions_outlive_the_program),
     ("workers_become_somebody_else", workers_become_somebody_else),
@@ -486,6 +487,54 @@ fn a_successor_that_cannot_start_changes_nothing() {
     server.reload();
     assert_eq!(server.children(), 2);
     server.ask();
+}
+
+fn what_a_failed_successor_was_handed_is_kept() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| format!("{}/{name}", folder.path().display());
+    let listen = |address: &str| format!("[[listen]]\naddress = \"{address}\"\n");
+    let both = listen("127.0.0.1:0") + &listen(&format!("unix:{}", at("http")));
+    let metrics = format!("[metrics]\nlisten = \"unix:{}\"\n", at("metrics"));
+    let good = metrics.clone() + &both;
+    let health = || {
+        let mut stream = UnixStream::connect(at("metrics")).expect("somebody listens");
+        stream.write_all(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n").expect("asked");
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).expect("an answer");
+        line
+    };
+    configure(folder.path(), "", &good);
+    let mut server = Server::spawn(folder.path(), command(folder.path()));
+    server._temporary = None;
+    // Once before its listeners are open, once after, when its workers cannot serve.
+    for (server_keys, rest) in
+        [("", good.clone() + &listen("unix:/nonexistent/a")), ("name = \"fail\"\n", good.clone())]
+    {
+        configure(folder.path(), server_keys, &rest);
+        server.signal(Signal::USR2);
+        server.wait_for("reload failed");
+        let status = server.until("the old workers alone", |status| status.workers.len() == 2);
+        assert_eq!(status.generation, 1);
+        // A second try fails likewise, and not for want of what the first one had.
+        server.signal(Signal::HUP);
+        let line = server.wait_for("reload failed");
+        assert!(line.contains("/nonexistent/a") || line.contains("the toy is broken"), "{line}");
+        server.until("the old workers alone", |status| status.workers.len() == 2);
+        assert!(health().contains("200"), "{}", health());
+    }
+    // The page that is read is the one that is written.
+    configure(folder.path(), "name = \"stubborn\"\n", &good);
+    server.reload();
+    let status = server.status();
+    assert_eq!(status.listeners[0].address, server.address.to_string());
+    assert_eq!(status.listeners[0].origin, "predecessor");
+    assert!(Toy::read(UnixStream::connect(at("http")).expect("somebody listens")).is_some());
+    assert!(health().contains("200"));
+    server.signal(Signal::TERM);
+    server.wait_for("draining");
+    server.signal(Signal::TERM);
+    assert!(server.ended().success());
+    assert!(!Path::new(&at("http")).exists() && !Path::new(&at("metrics")).exists());
 }
 
 fn workers_become_somebody_else() {

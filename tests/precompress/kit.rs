@@ -80,6 +80,12 @@ impl Site {
         self.cache().join(name).join(Fingerprint::of(&facts).path(coding))
     }
 
+    /// What is being written, or was left behind.
+    pub fn drafts(&self) -> Vec<PathBuf> {
+        let all = files_below(&self.cache()).into_iter();
+        all.filter(|path| path.extension().is_some_and(|end| end == "tmp")).collect()
+    }
+
     /// All variants there are; whatever has a variant's name must be one.
     pub fn variants(&self) -> HashMap<(Fingerprint, Coding), Vec<u8>> {
         let mut found = HashMap::new();
@@ -222,10 +228,13 @@ impl Server {
     }
 
     pub fn signal(&self, signal: &str) {
-        let pid = self.0.id().to_string();
-        let sent = Command::new("kill").args(["-s", signal, &pid]).status().expect("kill");
-        assert!(sent.success());
+        self::signal(self.0.id(), signal);
     }
+}
+
+pub fn signal(pid: u32, signal: &str) {
+    let sent = Command::new("kill").args(["-s", signal, &pid.to_string()]).status().expect("kill");
+    assert!(sent.success());
 }
 
 impl Drop for Server {

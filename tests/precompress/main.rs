@@ -9,13 +9,13 @@ mod server;
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use httpd::files::entry::Coding;
-use kit::{Site, noise, page, said};
+use kit::{Site, noise, page, said, until};
 
 /// A tree with something of everything.
 fn put_everything(site: &Site) {
@@ -251,6 +251,17 @@ fn killed_at_any_moment_it_leaves_nothing_broken() {
     site.compress(&[]);
     assert_eq!(site.check(|_| false), 80);
     assert_eq!(site.compress(&[])["missing"], 0);
+}
+
+#[test]
+fn an_interruption_leaves_nothing_behind() {
+    let site = Site::with("encodings = [\"br\"]");
+    site.put("large.txt", page(1, 2_000_000));
+    let mut running = site.command(&["--json"]).spawn().expect("the binary runs");
+    until("it has begun", || !site.drafts().is_empty());
+    kit::signal(running.id(), "INT");
+    assert_eq!(running.wait().expect("it ends").code(), Some(1));
+    assert_eq!(site.drafts(), Vec::<PathBuf>::new());
 }
 
 /// Mounts need a namespace of their own, and rights to make one.

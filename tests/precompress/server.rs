@@ -64,6 +64,25 @@ fn a_root_that_is_flipped_is_compressed_again() {
     site.check(|_| true);
 }
 
+/// What is left behind counts against its source, which is given up after three times.
+#[test]
+fn reloads_leave_nothing_behind() {
+    let site = Site::with("encodings = [\"br\"]");
+    site.put("large.txt", page(1, 2_000_000));
+    let (server, _) = serve(&site);
+    let mut before = Vec::new();
+    for _ in 0..4 {
+        until("it is begun again, and by nobody else", || {
+            let drafts = site.drafts();
+            drafts.len() == 1 && drafts != before
+        });
+        before = site.drafts();
+        server.signal("HUP");
+    }
+    drop(server);
+    assert_eq!(site.drafts(), Vec::<PathBuf>::new());
+}
+
 #[test]
 fn without_a_cache_directory_nothing_is_made() {
     let site = Site::with("precompress = \"off\"");

@@ -96,6 +96,14 @@ impl Guests {
         }
     }
 
+    /// The process of the host, while it runs.
+    pub fn host(&self) -> Option<Pid> {
+        match self.life {
+            Life::Lives { pid, .. } => Some(pid),
+            Life::Over | Life::Pause(_) => None,
+        }
+    }
+
     /// When [`Guests::keep`] is to be called next.
     pub fn deadline(&self) -> Option<Instant> {
         match self.life {

@@ -20,9 +20,9 @@
 //! started in turn, and workers hear of it by the new epoch.
 
 mod guests;
-mod lines;
 mod mailbox;
 pub(super) mod programs;
+mod refusals;
 mod remains;
 mod voices;
 
@@ -46,6 +46,7 @@ use crate::sys::{Errno, Error, pass};
 use guests::{Guests, Told};
 use mailbox::{Mailbox, Received};
 use programs::{Programs, Started};
+use refusals::Refusals;
 use remains::{Remain, Remains};
 use voices::Voices;
 
@@ -87,6 +88,7 @@ struct Spawner {
     running: HashMap<Pid, Running>,
     remains: Remains,
     voices: Voices,
+    refusals: Refusals,
     counters: Counters,
     /// Of each mount of each site, how many programs a worker may have run at once: its share of `concurrency`.
     shares: Vec<Vec<usize>>,
@@ -109,6 +111,7 @@ struct Running {
     unique: String,
     /// How the log names the request.
     request: String,
+    began: Instant,
     /// When it has run for too long.
     wall_at: Instant,
     overran: bool,
@@ -155,6 +158,7 @@ impl Spawner {
             running: HashMap::new(),
             remains: Remains::default(),
             voices: Voices::default(),
+            refusals: Refusals::default(),
             counters,
             shares,
             stopping: None,
@@ -275,7 +279,7 @@ impl Spawner {
                 }
             };
             let Some(message) = Message::<ToSpawner>::decode(&buffer[..length]) else {
-                tracing::error!("worker {index} sent a message that is none");
+                self.refusals.log(&format!("worker {index} sent a message that is none"));
                 continue;
             };
             self.handle(index, message, &buffer[..length], descriptors);
@@ -285,7 +289,7 @@ impl Spawner {
     fn handle(&mut self, index: usize, message: Message<ToSpawner>, bytes: &[u8], descriptors: Vec<OwnedFd>) {
         let Message { from, to, what } = message;
         if !is_epoch_of(from, index, self.mailboxes.len()) {
-            tracing::error!("worker {index} speaks as if it were another");
+            self.refusals.log(&format!("worker {index} speaks as if it were another"));
             return;
         }
         if self.mailboxes[index].is_new(from) {
@@ -350,7 +354,7 @@ impl Spawner {
         let id = start.id;
         let Started { pid, script, unique, request, wall, grace, background, stderr } =
             self.programs.start(from, start, descriptors)?;
-        let name = String::from_utf8_lossy(&script.file).into_owned();
+        let (began, name) = (Instant::now(), String::from_utf8_lossy(&script.file).into_owned());
         self.voices.add(stderr, pid, &name, &request);
         let running = Running {
             mailbox: index,
@@ -360,7 +364,8 @@ impl Spawner {
             name,
             unique,
             request,
-            wall_at: Instant::now() + wall,
+            began,
+            wall_at: began + wall,
             overran: false,
             grace,
             background,
@@ -410,9 +415,15 @@ impl Spawner {
         let Running { mailbox, worker, id, overran, .. } = *running;
         self.tell(mailbox, worker, ToWorker::Exited { id, how, cpu, overran });
         self.voices.last_words(pid);
-        if let (Ended::Killed(_), None) = (how, running.kill_at) {
-            let (name, request) = (&running.name, &running.request);
-            tracing::warn!("{name} (pid {pid}, request {request}) ended: {how}", pid = pid.as_raw_nonzero());
+        let Running { name, request, began, .. } = running;
+        let (took, used) = (began.elapsed().as_millis(), cpu.as_millis());
+        let pid_shown = pid.as_raw_nonzero();
+        let what = format_args!(
+            "{name} (pid {pid_shown}, request {request}) ended: {how}; it took {took} ms, of the processor {used} ms"
+        );
+        match (how, running.kill_at) {
+            (Ended::Killed(_), None) => tracing::warn!("{what}"),
+            _ => tracing::debug!("{what}"),
         }
         // A program that was told to end takes all with it that it started; one that ended well may have
         // left something on purpose, as git does with its housekeeping.
@@ -439,8 +450,8 @@ impl Spawner {
             }
         }
         self.guests.keep(now);
-        let running = &self.running;
-        self.remains.sweep(now, |pid| running.contains_key(&pid));
+        let (running, host) = (&self.running, self.guests.host());
+        self.remains.sweep(now, |pid| running.contains_key(&pid) || host == Some(pid));
     }
 
     /// Tells workers what became of modules.

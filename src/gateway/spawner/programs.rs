@@ -10,13 +10,14 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::refusals::Refusals;
 use crate::config::{Config, Mount, MountKind, Process};
 use crate::gateway::environment;
 use crate::gateway::messages::{MountId, Refusal, Start};
 use crate::gateway::script::{self, Found, Script};
 use crate::sys::process::{self, Pid, User};
 use crate::sys::spawn::{self, Failed, Limits, Program, Stack, Strings};
-use crate::sys::{Errno, Error};
+use crate::sys::{Errno, Error, user};
 
 /// All that can be started.
 pub struct Programs {
@@ -32,6 +33,7 @@ pub struct Programs {
     stack: Stack,
     arguments: Strings,
     environment: Strings,
+    refusals: Refusals,
 }
 
 /// A program that was started.
@@ -83,6 +85,7 @@ impl Programs {
             stack: Stack::default(),
             arguments: Strings::default(),
             environment: Strings::default(),
+            refusals: Refusals::default(),
         })
     }
 
@@ -108,7 +111,7 @@ impl Programs {
     ) -> Result<Started, Refusal> {
         let config = Rc::clone(&self.config);
         let (root, mount) = mounted(&config, start.mount).ok_or_else(|| {
-            tracing::error!("a worker named a mount that is not there");
+            self.refusals.log("a worker named a mount that is not there");
             Refusal::Broken
         })?;
         let MountKind::Process(process) = &mount.kind else {
@@ -118,7 +121,7 @@ impl Programs {
         let (output, input) = (descriptors.next(), descriptors.next());
         let Some(output) = output.filter(|_| input.is_some() == start.input) else {
             // The kernel drops them where this process may open no more.
-            tracing::error!("a request came without its pipes: are there too few descriptors?");
+            self.refusals.log("a request came without its pipes: are there too few descriptors?");
             return Err(Refusal::Busy);
         };
         let script = script::resolve(mount, root, start.path, look)?;
@@ -132,8 +135,13 @@ impl Programs {
         self.environment.clear();
         let push = |parts: &[&[u8]]| self.environment.push(parts);
         environment::environment((root, mount), &script, &unique, start, push);
-        let (stderr, voice) = std::io::pipe().map_err(|error| {
-            tracing::error!("cannot open a pipe for messages of {}: {error}", name_of(&script));
+        // Opened by name, as /dev/stderr, a pipe is its owner's.
+        let pipe = || match user {
+            Some(user) => user::as_owner(user.uid, user.gid, std::io::pipe),
+            None => std::io::pipe(),
+        };
+        let (stderr, voice) = pipe().map_err(|error| {
+            self.refusals.log(&format!("cannot open a pipe for messages of {}: {error}", name_of(&script)));
             Refusal::Busy
         })?;
         // A name with a zero byte cannot be found; the configuration has none.
@@ -153,7 +161,12 @@ impl Programs {
             limits: &limits(process),
             gain_privileges: process.gain_privileges,
         };
-        let pid = spawn::start(&program, &mut self.stack).map_err(|failed| refusal(&script, failed))?;
+        let started = spawn::start(&program, &mut self.stack);
+        let pid = started.map_err(|failed| {
+            let (refusal, why) = refusal(&script, failed);
+            self.refusals.log(&why);
+            refusal
+        })?;
         let (wall, grace, background) = (mount.wall, process.grace, process.background);
         let request = environment::request_id(start);
         let request = request.map_or(unique.clone(), |id| String::from_utf8_lossy(id).into_owned());
@@ -204,7 +217,8 @@ fn name_of(script: &Script) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(&script.file)
 }
 
-fn refusal(script: &Script, failed: Failed) -> Refusal {
+/// What the worker is told, and what the log.
+fn refusal(script: &Script, failed: Failed) -> (Refusal, String) {
     let Failed { step, errno } = failed;
     let (refusal, hint) = match errno {
         Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE => (Refusal::Busy, ""),
@@ -217,6 +231,5 @@ fn refusal(script: &Script, failed: Failed) -> Refusal {
         Errno::NOEXEC => (Refusal::Broken, " (a script begins with #! and its interpreter)"),
         _ => (Refusal::Broken, ""),
     };
-    tracing::warn!("cannot start {}: cannot {step}: {errno}{hint}", name_of(script));
-    refusal
+    (refusal, format!("cannot start {}: cannot {step}: {errno}{hint}", name_of(script)))
 }

@@ -3,10 +3,13 @@
 //! All descendants of a program that lose their parent become children of the spawner (PR_SET_CHILD_SUBREAPER),
 //! also those that made a session of their own, so nothing gets out of sight. Whose it was is told, in this
 //! order, by its session and group, by UNIQUE_ID in the environment it was started with, and by its parent.
-//! Only a process that did all of these goes on: new session, new environment, and a parent that is gone. A
+//! What is found is ended by its group, which nobody leaves by forking; all of a group is of one program, since who
+//! joins another has to be of the same session. So only a process gets away that did all of these, new session, new
+//! environment, and a parent that is gone, or who forks and leaves into a new session faster than it is looked. A
 //! cgroup for each request would hold that one too; it takes a hierarchy that may be written to, which the
 //! system service does not have, and a good part of the time a small program takes.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
@@ -27,6 +30,8 @@ const LOOKS_MAX: u32 = 30;
 pub struct Remain {
     /// The program: its session and group.
     leader: i32,
+    /// Whether the group has not been found empty yet, after which its number may be another's.
+    has_group: bool,
     unique: String,
     kill_at: Instant,
     look_at: Instant,
@@ -40,7 +45,7 @@ impl Remain {
     pub fn new(leader: Pid, unique: String, kill_at: Instant) -> Self {
         let leader = leader.as_raw_nonzero().get();
         let look_at = Instant::now();
-        Self { leader, unique, kill_at, look_at, again: AGAIN_FIRST, looks: 0, told: false }
+        Self { leader, has_group: true, unique, kill_at, look_at, again: AGAIN_FIRST, looks: 0, told: false }
     }
 }
 
@@ -64,22 +69,29 @@ impl Remains {
         self.0.iter().map(|remain| remain.look_at).min()
     }
 
-    /// Looks for the remains that are due, and ends them. All share one look at the processes there are.
+    /// Looks for the remains that are due, and ends them. All share one look at the processes there are. What
+    /// `is_running` is no remains, nor is anything it started.
     pub fn sweep(&mut self, now: Instant, is_running: impl Fn(Pid) -> bool) {
         if self.0.iter().all(|remain| remain.look_at > now) {
             return;
         }
         let is_running = |number: i32| Pid::from_raw(number).is_some_and(&is_running);
         let own = process::own_pid().as_raw_nonzero().get();
+        self.0.iter_mut().filter(|one| one.look_at <= now).for_each(|one| {
+            one.has_group = one.has_group && !is_running(one.leader) && is_group(one.leader);
+        });
+        let is_left = self.0.iter().any(|one| one.has_group);
         // Mostly there is nothing left, which one short file tells.
-        let seen = if has_orphans(own, is_running) { all() } else { Vec::new() };
+        let seen = if is_left || has_orphans(own, is_running) { all() } else { Vec::new() };
         let leaders: Vec<(i32, &str)> = self.0.iter().map(|one| (one.leader, one.unique.as_str())).collect();
         let found = belonging(&seen, own, &leaders, is_running, unique_id);
         let mut at = 0;
         self.0.retain_mut(|remain| {
-            let mine: Vec<Pid> =
-                found.iter().filter(|(index, _)| *index == at).map(|(_, pid)| *pid).collect();
+            let mine: Vec<Seen> =
+                found.iter().filter(|(index, _)| *index == at).map(|(_, one)| *one).collect();
             at += 1;
+            let is_others = |one: &Seen| one.group == remain.leader && is_foreign(one, &seen, own);
+            remain.has_group = remain.has_group && !seen.iter().any(is_others);
             remain.look_at > now || remain.look(&mine, now)
         });
     }
@@ -87,21 +99,28 @@ impl Remains {
 
 impl Remain {
     /// Ends what was found; whether it is to be looked for again.
-    fn look(&mut self, found: &[Pid], now: Instant) -> bool {
-        if found.is_empty() {
+    fn look(&mut self, found: &[Seen], now: Instant) -> bool {
+        if found.is_empty() && !self.has_group {
             return false;
         }
+        // What forks and exits all the time is in its group and never seen.
+        let groups = found.iter().map(|one| one.group).chain(self.has_group.then_some(self.leader));
+        let groups: BTreeSet<i32> = groups.collect();
+        let end = |how| {
+            groups.iter().filter_map(|group| Pid::from_raw(*group)).for_each(|group| {
+                process::end_group(group, how);
+            });
+        };
         self.looks += 1;
         if now >= self.kill_at {
-            found.iter().for_each(|pid| process::end(*pid, Kill::Surely));
+            end(Kill::Surely);
             if self.looks > LOOKS_MAX {
-                let (count, unique) = (found.len(), &self.unique);
-                tracing::error!("{count} processes of request {unique} cannot be killed");
+                tracing::error!("what is left of request {} cannot be killed", self.unique);
                 return false;
             }
         } else if !self.told {
             self.told = true;
-            found.iter().for_each(|pid| process::end(*pid, Kill::Gently));
+            end(Kill::Gently);
         }
         let until = if now < self.kill_at { self.kill_at } else { now + AGAIN_LAST };
         self.look_at = (now + self.again).min(until);
@@ -139,21 +158,20 @@ fn belonging(
     leaders: &[(i32, &str)],
     is_running: impl Fn(i32) -> bool,
     unique: impl Fn(i32) -> Option<String>,
-) -> Vec<(usize, Pid)> {
-    let leader_of =
-        |one: &Seen| leaders.iter().position(|(leader, _)| *leader == one.session || *leader == one.group);
+) -> Vec<(usize, Seen)> {
+    let leader_of = |one: &Seen| {
+        // Once nothing of a program is left, its number may be that of another, whose session this is. Of several
+        // programs that had it, it is the last's.
+        let is_of = |leader: i32| (leader == one.session || leader == one.group) && !is_running(leader);
+        leaders.iter().rposition(|(leader, _)| is_of(*leader))
+    };
     let named = |one: &Seen| {
         let id = unique(one.number)?;
         leaders.iter().position(|(_, unique)| *unique == id)
     };
     let mut found = Vec::new();
     for one in seen {
-        let mut chain = vec![*one];
-        // Up to a child of ours; a loop cannot be, but processes come and go while they are read.
-        while let Some(last) = chain.last().filter(|last| last.parent != own && chain.len() < seen.len()) {
-            let Some(parent) = seen.iter().find(|other| other.number == last.parent) else { break };
-            chain.push(*parent);
-        }
+        let chain = ancestors(one, seen, own);
         let Some(top) = chain.last().filter(|top| top.parent == own) else { continue };
         let index = match leader_of(one) {
             Some(index) => Some(index),
@@ -161,9 +179,30 @@ fn belonging(
             None if is_running(top.number) => None,
             None => chain.iter().find_map(|ancestor| leader_of(ancestor).or_else(|| named(ancestor))),
         };
-        found.extend(index.and_then(|index| Some((index, Pid::from_raw(one.number)?))));
+        found.extend(index.map(|index| (index, *one)));
     }
     found
+}
+
+/// A process and its ancestors up to a child of ours, as far as they are seen: processes come and go while they are
+/// read.
+fn ancestors(one: &Seen, seen: &[Seen], own: i32) -> Vec<Seen> {
+    let mut chain = vec![*one];
+    // A loop there cannot be, but in what was read at different times.
+    while let Some(last) = chain.last().filter(|last| last.parent != own && chain.len() < seen.len()) {
+        let Some(parent) = seen.iter().find(|other| other.number == last.parent) else { break };
+        chain.push(*parent);
+    }
+    chain
+}
+
+/// Whether a process is no descendant of ours: its ancestors lead to the first of all, and not past us.
+fn is_foreign(one: &Seen, seen: &[Seen], own: i32) -> bool {
+    ancestors(one, seen, own).last().is_some_and(|top| top.parent == 0)
+}
+
+fn is_group(number: i32) -> bool {
+    Pid::from_raw(number).is_some_and(process::has_group)
 }
 
 /// Whether this process has children it did not start. Unknown where the kernel does not list them.
@@ -213,7 +252,7 @@ mod tests {
         assert!(all().iter().any(|seen| seen.number.unsigned_abs() == own));
     }
 
-    /// Process 1 is the spawner. Programs 10 and 20 have ended, 30 runs.
+    /// Process 1 is the spawner. Programs 10, 20 and 50 have ended; 30 runs, and another 50.
     #[test]
     fn remains_are_told_from_others() {
         let seen = |number, parent, group, session| Seen { number, parent, group, session };
@@ -228,14 +267,21 @@ mod tests {
             seen(31, 30, 31, 31),
             seen(32, 1, 32, 32),
             seen(40, 0, 10, 10),
+            // Of the program that runs and has the number of one that ended.
+            seen(50, 1, 50, 50),
+            seen(51, 1, 50, 50),
         ];
         let unique = |number| match number {
             13 => Some("a".to_owned()),
             21 | 31 => Some("b".to_owned()),
             _ => None,
         };
-        let found = belonging(&all, 1, &[(10, "a"), (20, "b")], |number| number == 30, unique);
-        let found: Vec<_> = found.iter().map(|(index, pid)| (*index, pid.as_raw_nonzero().get())).collect();
+        let leaders = [(10, "a"), (20, "b"), (50, "c")];
+        let found = belonging(&all, 1, &leaders, |number| [30, 50].contains(&number), unique);
+        let found: Vec<_> = found.iter().map(|(index, one)| (*index, one.number)).collect();
         assert_eq!(found, [(0, 11), (0, 12), (0, 13), (0, 14), (1, 21)]);
+        // Whose parent went while it was looked at, is nobody else's for that.
+        let orphan = seen(15, 9, 10, 10);
+        assert_eq!([all[1], all[9], orphan].map(|one| is_foreign(&one, &all, 1)), [false, true, false]);
     }
 }

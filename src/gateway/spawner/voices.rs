@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use super::lines::Lines;
+use crate::gateway::lines::{Allowance, Lines};
 use crate::sys::process::Pid;
 use crate::sys::wait::{self, For};
 
@@ -21,6 +21,8 @@ const LAST_PIECES_MAX: usize = 16;
 #[derive(Debug)]
 pub struct Voices {
     each: Vec<Voice>,
+    /// What they may log together.
+    all: Allowance,
     buffer: Vec<u8>,
 }
 
@@ -35,7 +37,7 @@ struct Voice {
 
 impl Default for Voices {
     fn default() -> Self {
-        Self { each: Vec::new(), buffer: vec![0; PIECE_BYTES] }
+        Self { each: Vec::new(), all: Allowance::of_all(Instant::now()), buffer: vec![0; PIECE_BYTES] }
     }
 }
 
@@ -55,9 +57,9 @@ impl Voices {
     /// Reads once from each that `speaks`, and lets go of those that ended.
     pub fn hear(&mut self, speaks: &[bool]) {
         let mut speaks = speaks.iter();
-        let buffer = &mut self.buffer;
+        let (buffer, all) = (&mut self.buffer, &mut self.all);
         self.each.retain_mut(|voice| match speaks.next() {
-            Some(true) => voice.read(buffer),
+            Some(true) => voice.read(buffer, all),
             _ => true,
         });
     }
@@ -71,7 +73,7 @@ impl Voices {
             if !voice.has_more() {
                 return;
             }
-            if !voice.read(&mut self.buffer) {
+            if !voice.read(&mut self.buffer, &mut self.all) {
                 self.each.remove(at);
                 return;
             }
@@ -86,17 +88,17 @@ impl Voice {
     }
 
     /// Reads once; whether there may be more one day.
-    fn read(&mut self, buffer: &mut [u8]) -> bool {
+    fn read(&mut self, buffer: &mut [u8], all: &mut Allowance) -> bool {
         let speaker = &self.speaker;
         let write = |line: &str| tracing::warn!("{speaker}: {line}");
         match self.pipe.read(buffer) {
             Ok(length) if length > 0 => {
-                self.lines.take(&buffer[..length], Instant::now(), write);
+                self.lines.take(&buffer[..length], Instant::now(), all, write);
                 true
             }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => true,
             _ => {
-                self.lines.finish(write);
+                self.lines.finish(Instant::now(), all, write);
                 false
             }
         }

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::complaints::Shared;
 use super::engine::Engine;
 use super::modules::Modules;
 use super::run::{Ending, Limits, Remains, Run};
@@ -18,6 +19,7 @@ use super::stop::{Announce, Stop};
 use super::wasi::{Preopened, Strings};
 use crate::config::{Mount, Programs};
 use crate::gateway::environment;
+use crate::gateway::lines::Allowance;
 use crate::gateway::messages::{MESSAGE_BYTES_MAX, Message, MountId, Refusal, Start, ToSpawner, ToWorker};
 use crate::gateway::script::{self, Found};
 use crate::sys::beneath::{self, Kind, Look};
@@ -52,6 +54,7 @@ pub struct Host {
     dozing: AtomicBool,
     over: AtomicBool,
     ends: Mutex<Ends>,
+    complaints: Shared,
 }
 
 /// A mount of modules.
@@ -103,6 +106,7 @@ impl Host {
             dozing: AtomicBool::new(false),
             over: AtomicBool::new(false),
             ends: Mutex::default(),
+            complaints: Arc::new(Mutex::new(Allowance::of_all(Instant::now()))),
         }))
     }
 
@@ -207,10 +211,12 @@ impl Host {
                 return self.say(from, to, ToWorker::Refused { id, why });
             }
         };
-        let label = run.label.clone();
+        let (label, began) = (run.label.clone(), Instant::now());
         let Remains { ending, cpu, buffer: used, store } = run.go(std::mem::take(buffer));
         self.ends().runs.remove(&(from, id));
         let (how, overran) = judge(&ending, &label);
+        let (all, used_up) = (began.elapsed().as_millis(), cpu.as_millis());
+        tracing::debug!("{label} ended: {how}; it took {all} ms, of the processor {used_up} ms");
         self.say(from, to, ToWorker::Exited { id, how, cpu, overran });
         *buffer = used;
         drop(store);
@@ -264,6 +270,7 @@ impl Host {
             },
             directories: &mounted.directories,
             label: format!("{shown} (request {request})"),
+            complaints: Arc::clone(&self.complaints),
             arguments,
             variables,
             input,

@@ -14,9 +14,9 @@
 //! Modules are guests: they reach what `wasi` offers and nothing else, and what goes wrong inside one ends
 //! its run. The process around them still gives up what it does not need, against mistakes of the compiler.
 
+mod complaints;
 mod crew;
 mod engine;
-mod lines;
 mod modules;
 mod run;
 mod stop;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use wasmtime::{Store, StoreContextMut, StoreLimitsBuilder, Trap, UpdateDeadline, WasmBacktrace};
 
+use super::complaints::{Complaints, Shared};
 use super::engine::TABLE_ELEMENTS_MAX;
-use super::lines::Lines;
 use super::modules::{ENTRY, Program, describe};
 use super::stop::{Announce, Stop, Watch};
 use super::wasi::{Descriptors, Input, Output, Pipe, Preopened, State, Strings};
@@ -25,6 +25,8 @@ pub struct Run<'a> {
     pub directories: &'a [Arc<Preopened>],
     /// Who runs, for the log.
     pub label: String,
+    /// What all runs may log.
+    pub complaints: Shared,
     /// Arguments, its name first.
     pub arguments: Strings,
     /// Its environment.
@@ -118,7 +120,7 @@ impl Run<'_> {
             variables: self.variables,
             input: Input(self.input.map(Pipe::from)),
             output: Output::new(Pipe::from(self.output), buffer),
-            complaints: Lines::new(self.label),
+            complaints: Complaints::new(self.label, self.complaints),
             descriptors: Descriptors::new(self.directories),
         };
         let mut store = Store::new(self.program.module().engine(), state);

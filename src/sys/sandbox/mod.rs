@@ -9,6 +9,9 @@
 //! metrics        server.user   none               none                           all but a list: no network, no exec
 //! ```
 //!
+//! Where a mount lets programs gain privileges, the spawner enters nothing: whatever holds for it, holds for what it
+//! starts.
+//!
 //! A description is a value; [`Sandbox::enter`] makes it so, for good, and for all threads and processes
 //! that are begun later. Layers that this kernel lacks are left out: [`lacking`] says which, and what that means.
 //! What is entered can only be narrowed, so what a process may need later has to stand here: files by their

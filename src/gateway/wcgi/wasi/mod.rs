@@ -20,7 +20,7 @@ pub use streams::{Input, Output, Pipe};
 use wasmtime::{Caller, Extern, Linker, Memory, StoreLimits};
 
 use self::abi::{Errno, Guest};
-use super::lines::Lines;
+use super::complaints::Complaints;
 use super::stop::{Stop, Watch};
 
 /// What a run is to the calls it makes.
@@ -40,7 +40,7 @@ pub struct State {
     /// Standard output.
     pub output: Output,
     /// Standard error.
-    pub complaints: Lines,
+    pub complaints: Complaints,
     /// All open descriptors.
     pub descriptors: Descriptors,
 }
