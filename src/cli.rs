@@ -110,9 +110,9 @@ struct Compress {
 enum Command {
     /// Bring the cache of compressed variants up to date now
     Compress(Compress),
-    /// Run one script as the server would, and print its answer and what is wrong with it
+    /// Run one script or module as the server would, and print its answer and what is wrong with it
     Cgi {
-        /// The script
+        /// The script, or the module: its name ends in `.wasm`
         script: PathBuf,
         /// The method of the request
         #[arg(short = 'X', value_name = "METHOD", default_value = "GET")]

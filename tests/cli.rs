@@ -124,6 +124,18 @@ fn a_script_is_tried() {
 }
 
 #[test]
+fn a_trial_ends_with_its_script_whatever_that_left_running() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("a mode");
+    let path = folder.path().join("script");
+    let text = "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\nfirst\\n'\nyes &\nyes >&2 &\nexit 0\n";
+    std::fs::write(&path, text).expect("written");
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a mode");
+    check(&format!("cgi {}", path.display()), 0, "\r\n\r\nfirst\n", "--- exit code 0, ");
+}
+
+#[test]
 fn what_is_wrong_with_a_script_is_said() {
     let folder = tempfile::tempdir().expect("a folder");
     // Programs run as somebody else where this is tried as root.
@@ -143,6 +155,12 @@ fn what_is_wrong_with_a_script_is_said() {
     tried("#!/bin/sh\necho Status: 200; echo; exit 3\n", 0o755, "--- wrong: it ended with exit code 3");
     let short = "#!/bin/sh\nprintf 'Content-Type: text/plain\\nContent-Length: 9\\n\\nshort'\n";
     tried(short, 0o755, "it said Content-Length: 9, and printed 5 bytes");
+    tried("#!/bin/sh\nprintf 'Status: 204\\nContent-Length: 0\\n\\n'\n", 0o755, "a 204 has no content");
+    if !cfg!(feature = "wcgi") {
+        let module = folder.path().join("module.wasm");
+        std::fs::write(&module, "").expect("written");
+        check(&format!("cgi {}", module.display()), 1, "", "--features wcgi");
+    }
     check("cgi no/such", 1, "", "`no/such`: No such file");
     check("cgi examples/cgi-bin/env -H nonsense", 1, "", "a field is not `Name: value`");
 }

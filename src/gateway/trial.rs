@@ -1,22 +1,32 @@
-//! One script, run as the server would run it, by the same code: for `httpd cgi`.
+//! One script or module, run as the server would run it, by the same code: for `httpd cgi`.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{PipeReader, Read as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
+#[cfg(feature = "wcgi")]
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::cgi::head::{self, Answer};
 use super::cgi::variables::{About, Variables};
+#[cfg(feature = "wcgi")]
+use super::messages::ToWorker;
 use super::messages::{Message, MountId, Refusal, StartWriter, ToSpawner};
 use super::spawner::programs::Programs;
-use crate::config::{self, Environment, Flags};
+#[cfg(feature = "wcgi")]
+use super::wcgi;
+use crate::config::{self, Config, Environment, Flags, Module, MountKind};
 use crate::http::fields::Fields;
 use crate::http::request::{Method, Request, Target, Version};
-use crate::http::target;
+use crate::http::{status, target};
+#[cfg(feature = "wcgi")]
+use crate::observe::log;
+#[cfg(feature = "wcgi")]
+use crate::sys::pass;
 use crate::sys::process::{self, Ended, Kill, User};
 use crate::sys::signals::{self, Children};
 use crate::sys::wait::{self, For};
@@ -24,7 +34,7 @@ use crate::sys::wait::{self, For};
 /// What is to be tried.
 #[derive(Debug)]
 pub struct Trial {
-    /// The script.
+    /// The script, or the module.
     pub script: PathBuf,
     /// The method of the request.
     pub method: String,
@@ -49,6 +59,10 @@ pub struct Finding {
     pub summary: String,
 }
 
+/// What a mount of modules allows unless it says otherwise.
+const MODULE_MEMORY: u64 = 64 << 20;
+const MODULE_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Output beyond this is not kept.
 const OUTPUT_MAX: usize = 64 << 20;
 
@@ -65,20 +79,54 @@ pub fn run(trial: &Trial) -> Result<Finding, String> {
     let (Some(directory), Some(name)) = (script.parent(), script.file_name()) else {
         return Err(format!("`{named}` is not a file"));
     };
-    if script.extension().is_some_and(|extension| extension == "wasm") {
-        return Err(format!(
-            "`{named}` is a module, and here only scripts are run\n    = name its directory in a [[site.wcgi]] and ask \
-             the server for it; what goes wrong in it is in the log"
-        ));
+    let is_module = script.extension().is_some_and(|extension| extension == "wasm");
+    let mut config = configuration(directory)?;
+    let mount = &mut config.sites[0].mounts[0];
+    if is_module {
+        mount.kind = MountKind::Module(Module { memory: MODULE_MEMORY, directories: Vec::new() });
+        mount.timeout = MODULE_TIMEOUT;
     }
+    let timeout = mount.timeout;
+    let (info, query) = match trial.path.split_once('?') {
+        Some((info, query)) => (info, Some(query)),
+        None => (trial.path.as_str(), None),
+    };
+    let path = format!("{}{}{info}", mount.path, target::encode_path(name.as_bytes()));
+    let message = message(trial, &path, query)?;
+    let input =
+        trial.body.as_ref().map(File::open).transpose().map_err(|error| format!("the body: {error}"))?;
+    let (output, theirs) = std::io::pipe().map_err(|error| error.to_string())?;
+    let mut descriptors = vec![OwnedFd::from(theirs)];
+    descriptors.extend(input.map(OwnedFd::from));
+    let run = Run::new(output, timeout);
+    if is_module {
+        run_module(trial, &config, &message, descriptors, run)
+    } else {
+        run_script(trial, config, &message, descriptors, run)
+    }
+}
+
+/// That of a server whose programs are in this directory.
+fn configuration(directory: &Path) -> Result<Config, String> {
     let flags = Flags {
         root: directory.to_owned(),
         cgi_bin: Some(directory.to_owned()),
         workers: 1,
         ..Flags::default()
     };
-    let config =
-        config::from_flags(&flags, &Environment::of_this_process()).map_err(|report| report.to_string())?;
+    config::from_flags(&flags, &Environment::of_this_process()).map_err(|report| report.to_string())
+}
+
+fn run_script(
+    trial: &Trial,
+    config: Config,
+    message: &[u8],
+    descriptors: Vec<OwnedFd>,
+    mut run: Run,
+) -> Result<Finding, String> {
+    let Some(Message { what: ToSpawner::Start(start), .. }) = Message::<ToSpawner>::decode(message) else {
+        return Err("the request cannot be told to a script".to_owned());
+    };
     let user = match config.server.user.as_deref() {
         None => None,
         Some(user) => Some(
@@ -87,40 +135,67 @@ pub fn run(trial: &Trial) -> Result<Finding, String> {
                 .ok_or_else(|| format!("there is no user {user}"))?,
         ),
     };
-    let timeout = config.sites[0].mounts[0].timeout;
-    let (info, query) = match trial.path.split_once('?') {
-        Some((info, query)) => (info, Some(query)),
-        None => (trial.path.as_str(), None),
-    };
-    let path = format!("/cgi-bin/{}{info}", target::encode_path(name.as_bytes()));
-    let message = message(trial, &path, query)?;
-    let Some(Message { what: ToSpawner::Start(start), .. }) = Message::<ToSpawner>::decode(&message) else {
-        return Err("the request cannot be told to a script".to_owned());
-    };
-    let input =
-        trial.body.as_ref().map(File::open).transpose().map_err(|error| format!("the body: {error}"))?;
-    let (output, theirs) = std::io::pipe().map_err(|error| error.to_string())?;
-    let mut descriptors = vec![OwnedFd::from(theirs)];
-    descriptors.extend(input.map(OwnedFd::from));
-
     let mut programs = Programs::new(Rc::new(config), user, 0).map_err(|error| error.to_string())?;
     let _children = Children::block_all().map_err(|error| error.to_string())?;
-    let began = Instant::now();
     let started = programs.start(0, &start, descriptors);
     // From here on it can be interrupted, and takes the script along.
     signals::unblock();
-    let started = started.map_err(|refusal| refused(&trial.script.display().to_string(), refusal))?;
-    let mut run = Run {
-        output: File::from(OwnedFd::from(output)),
-        messages: File::from(started.stderr),
-        printed: Vec::new(),
-        said: Vec::new(),
-        ended: None,
-        silent: false,
-    };
-    run.follow(timeout);
+    let started = started.map_err(|refusal| {
+        let help = match refusal {
+            Refusal::NotFound => "its name must not begin with a dot",
+            Refusal::Forbidden => "chmod +x, and let its user enter the directories above it",
+            Refusal::Busy => "",
+            Refusal::Broken => "its first line is `#!` and the path of an interpreter",
+        };
+        refused(trial, refusal, help)
+    })?;
+    run.messages = Some(File::from(started.stderr));
+    let reaped = run.follow(|| process::reap_any().map(|(_, how, cpu)| Ok((how, cpu))));
     process::end_group(started.pid, Kill::Surely);
-    Ok(run.finding(&trial.method, started.script.nph, began.elapsed()))
+    reaped.map_err(|refusal| refused(trial, refusal, ""))?;
+    Ok(run.finding(&trial.method, started.script.nph))
+}
+
+/// In this process, with the rights of whoever tries it: a module reaches nothing that it is not given, and here it is
+/// given nothing. What it writes to standard error, and why it fails, are lines of the log as they are in the server.
+#[cfg(feature = "wcgi")]
+fn run_module(
+    trial: &Trial,
+    config: &Config,
+    message: &[u8],
+    descriptors: Vec<OwnedFd>,
+    mut run: Run,
+) -> Result<Finding, String> {
+    log::start(tracing::Level::WARN);
+    let (requests, their_requests) = pass::channel().map_err(|error| error.to_string())?;
+    // Nothing is told to end: the host ends with the process.
+    let (_ends, their_ends) = pass::channel().map_err(|error| error.to_string())?;
+    let host = wcgi::host(config, (their_requests, their_ends), "trial-");
+    let host = host.map_err(|error| format!("modules cannot be run here: {error:#}"))?;
+    thread::spawn(move || host.serve());
+    let borrowed: Vec<_> = descriptors.iter().map(|descriptor| descriptor.as_fd()).collect();
+    pass::send_all(&requests, message, &borrowed).map_err(|errno| errno.to_string())?;
+    drop(descriptors);
+    let mut said = [0; 64];
+    let followed = run.follow(|| {
+        let (length, _) = pass::receive(&requests, &mut said).ok()?;
+        match Message::<ToWorker>::decode(&said[..length])?.what {
+            ToWorker::Refused { why, .. } => Some(Err(why)),
+            ToWorker::Exited { how, cpu, .. } => Some(Ok((how, cpu))),
+            ToWorker::Started { .. } | ToWorker::Hello => None,
+        }
+    });
+    followed.map_err(|refusal| refused(trial, refusal, "the log says why"))?;
+    Ok(run.finding(&trial.method, false))
+}
+
+#[cfg(not(feature = "wcgi"))]
+fn run_module(trial: &Trial, _: &Config, _: &[u8], _: Vec<OwnedFd>, _: Run) -> Result<Finding, String> {
+    Err(format!(
+        "`{}` is a module, and this httpd was built without WebAssembly\n    = build with `cargo build --release \
+         --features wcgi`",
+        trial.script.display()
+    ))
 }
 
 fn message(trial: &Trial, path: &str, query: Option<&str>) -> Result<Vec<u8>, String> {
@@ -174,73 +249,97 @@ fn message(trial: &Trial, path: &str, query: Option<&str>) -> Result<Vec<u8>, St
     Ok(buffer)
 }
 
-fn refused(script: &str, refusal: Refusal) -> String {
-    let (why, help) = match refusal {
-        Refusal::NotFound => ("it is not found", "its name must not begin with a dot"),
-        Refusal::Forbidden => {
-            ("it may not be run", "chmod +x, and let its user enter the directories above it")
-        }
-        Refusal::Busy => ("there is no room for another process", ""),
-        Refusal::Broken => ("it cannot be run", "its first line is `#!` and the path of an interpreter"),
+fn refused(trial: &Trial, refusal: Refusal, help: &str) -> String {
+    let why = match refusal {
+        Refusal::NotFound => "it is not found",
+        Refusal::Forbidden => "it may not be run",
+        Refusal::Busy => "there is no room for another process",
+        Refusal::Broken => "it cannot be run",
     };
-    let status = refusal.status();
+    let (script, status) = (trial.script.display(), refusal.status());
     format!("`{script}` would be answered with {status}: {why}\n    = {help}")
 }
 
 struct Run {
     output: File,
-    messages: File,
+    /// Its standard error, where that is a pipe.
+    messages: Option<File>,
     printed: Vec<u8>,
     said: Vec<u8>,
+    began: Instant,
+    /// How long it may be silent.
+    timeout: Duration,
     ended: Option<(Ended, Duration)>,
     silent: bool,
 }
 
+/// How a run ended and what it took of a processor, or why there was none.
+type Over = Result<(Ended, Duration), Refusal>;
+
 impl Run {
-    /// Reads until the script has ended and nothing is left in the pipes, or it is silent for too long.
-    fn follow(&mut self, timeout: Duration) {
-        let mut heard = Instant::now();
-        let mut open = [true, true];
-        loop {
-            if self.ended.is_none() {
-                self.ended = process::reap_any().map(|(_, how, cpu)| (how, cpu));
-            }
-            let fds = [(self.output.as_fd(), For::Reading), (self.messages.as_fd(), For::Reading)];
-            // Whoever is at its end is not asked again.
-            let asked: Vec<_> =
-                fds.into_iter().zip(open).filter(|(_, open)| *open).map(|(fd, _)| fd).collect();
-            let happened = wait::wait(&asked, Some(TICK)).unwrap_or_default();
-            let mut happened = happened.into_iter();
-            let mut quiet = true;
-            for (which, is_open) in open.iter_mut().enumerate() {
-                if *is_open && happened.next() == Some(true) {
-                    quiet = false;
-                    heard = Instant::now();
-                    *is_open = self.read(which == 0);
-                }
-            }
-            if self.ended.is_some() && quiet {
-                return;
-            }
-            if heard.elapsed() > timeout {
-                self.silent = true;
-                return;
-            }
+    fn new(output: PipeReader, timeout: Duration) -> Self {
+        Self {
+            output: File::from(OwnedFd::from(output)),
+            messages: None,
+            printed: Vec::new(),
+            said: Vec::new(),
+            began: Instant::now(),
+            timeout,
+            ended: None,
+            silent: false,
         }
     }
 
-    fn read(&mut self, output: bool) -> bool {
-        let (file, into) =
-            if output { (&mut self.output, &mut self.printed) } else { (&mut self.messages, &mut self.said) };
+    /// Reads until it has ended and what it left in the pipes is read, or it is silent for too long. Whatever it left
+    /// running may print on and on, which is no part of its answer. `over` is asked again and again.
+    fn follow(&mut self, mut over: impl FnMut() -> Option<Over>) -> Result<(), Refusal> {
+        let mut heard = Instant::now();
+        // How much of output and messages is still to be read; nothing once they are at their end.
+        let mut left = [usize::MAX, if self.messages.is_some() { usize::MAX } else { 0 }];
+        while self.ended.is_none() || left != [0, 0] {
+            if self.ended.is_none()
+                && let Some(over) = over()
+            {
+                self.ended = Some(over?);
+                left[0] = left[0].min(wait::unread(&self.output));
+                left[1] = left[1].min(self.messages.as_ref().map_or(0, wait::unread));
+                continue;
+            }
+            let fds = [Some(&self.output), self.messages.as_ref()];
+            // Whoever is at its end is not asked again.
+            let asked: Vec<_> = (0..2).filter(|which| left[*which] > 0).collect();
+            let polled: Vec<_> =
+                asked.iter().filter_map(|which| Some((fds[*which]?.as_fd(), For::Reading))).collect();
+            let happened = wait::wait(&polled, Some(TICK)).unwrap_or_default();
+            for (which, _) in asked.into_iter().zip(happened).filter(|(_, happened)| *happened) {
+                heard = Instant::now();
+                left[which] = self.read(which == 0, left[which]);
+            }
+            if heard.elapsed() > self.timeout {
+                self.silent = true;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads some, at most so much; how much is left then.
+    fn read(&mut self, output: bool, left: usize) -> usize {
+        let (file, into) = match (&mut self.messages, output) {
+            (Some(messages), false) => (messages, &mut self.said),
+            _ => (&mut self.output, &mut self.printed),
+        };
         let mut buffer = [0; 16 << 10];
-        let Ok(length) = file.read(&mut buffer) else { return false };
+        let most = left.min(buffer.len());
+        let Ok(length @ 1..) = file.read(&mut buffer[..most]) else { return 0 };
         if into.len() < OUTPUT_MAX {
             into.extend_from_slice(&buffer[..length]);
         }
-        length > 0
+        if left == usize::MAX { left } else { left - length }
     }
 
-    fn finding(self, method: &str, nph: bool, took: Duration) -> Finding {
+    fn finding(self, method: &str, nph: bool) -> Finding {
+        let took = self.began.elapsed();
         let mut found = Finding { messages: self.said, ..Finding::default() };
         if self.silent {
             found.problems.push("it was silent for too long, and would be answered with 504".to_owned());
@@ -282,8 +381,14 @@ fn answer(found: &mut Finding, head: &head::Head, printed: &[u8], method: &str) 
         Answer::Response { status, content_length, fields } => {
             found.answer = format!("HTTP/1.1 {status}\r\n").into_bytes();
             found.answer.extend_from_slice(fields);
-            if let Some(length) = content_length {
-                found.answer.extend_from_slice(format!("Content-Length: {length}\r\n").as_bytes());
+            match content_length {
+                Some(_) if status::has_no_content(*status) => found
+                    .problems
+                    .push(format!("a {status} has no content: the Content-Length it said is left out")),
+                Some(length) => {
+                    found.answer.extend_from_slice(format!("Content-Length: {length}\r\n").as_bytes());
+                }
+                None => {}
             }
             found.answer.extend_from_slice(b"\r\n");
             let drops = head::drops_content(method == "HEAD", *status);

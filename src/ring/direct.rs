@@ -232,10 +232,6 @@ pub(super) fn read_pipe(pipe: Fd, into: &mut Vec<u8>) -> Result<usize, Errno> {
     rustix::io::read(borrow(pipe), rustix::buffer::spare_capacity(into))
 }
 
-pub(super) fn unread(pipe: Fd) -> usize {
-    rustix::io::ioctl_fionread(borrow(pipe)).map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
-}
-
 pub(super) fn install_tls(socket: Fd, info: &[u8]) -> Result<(), Errno> {
     set_option(socket, libc::SOL_TCP, libc::TCP_ULP, b"tls")?;
     // Should this fail the socket keeps the protocol layer, which passes everything through until it has keys.

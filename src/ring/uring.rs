@@ -284,7 +284,7 @@ impl Ring for Uring {
     }
 
     fn unread(&mut self, pipe: Fd) -> usize {
-        direct::unread(pipe)
+        crate::sys::wait::unread(direct::borrow(pipe))
     }
 
     fn write_pipe(&mut self, pipe: Fd, bytes: &[u8]) -> Result<usize, Errno> {

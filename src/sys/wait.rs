@@ -49,6 +49,11 @@ pub fn has_ended(fd: impl AsFd) -> bool {
         && polled[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP)
 }
 
+/// How many bytes of a pipe nobody has read yet (FIONREAD).
+pub fn unread(pipe: impl AsFd) -> usize {
+    rustix::io::ioctl_fionread(pipe).map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
 /// The time of CLOCK_MONOTONIC, which other processes count by too.
 pub fn monotonic() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

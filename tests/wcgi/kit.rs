@@ -29,6 +29,7 @@ pub struct Case {
     folder: tempfile::TempDir,
     config: Config,
     spawner: OwnedFd,
+    ends: OwnedFd,
     host: Option<JoinHandle<()>>,
     next: Cell<u64>,
     /// Messages on runs other than the one that was waited for.
@@ -61,15 +62,16 @@ impl Case {
         fs::write(&file, text).expect("written");
         let config =
             config::load(&file, &Environment::of_this_process()).unwrap_or_else(|report| panic!("{report}"));
-        let (spawner, host) = serve(&config);
+        let (spawner, ends, host) = serve(&config);
         let (next, heard) = (Cell::new(1), RefCell::default());
-        Self { folder, config, spawner, host: Some(host), next, heard }
+        Self { folder, config, spawner, ends, host: Some(host), next, heard }
     }
 
     /// Another host, which knows nothing of what the first one did.
     pub fn restart(&mut self) {
-        let (spawner, host) = serve(&self.config);
+        let (spawner, ends, host) = serve(&self.config);
         drop(std::mem::replace(&mut self.spawner, spawner));
+        drop(std::mem::replace(&mut self.ends, ends));
         let before = self.host.replace(host).expect("it ran");
         before.join().expect("it ended well");
     }
@@ -196,14 +198,15 @@ impl Run<'_> {
         let mut bytes = Vec::new();
         Message { from: FROM, to: TO, what: ToSpawner::End { id: self.id, why: Why::Gone } }
             .encode(&mut bytes);
-        kit_send(&self.case.spawner, &bytes, &[]);
+        kit_send(&self.case.ends, &bytes, &[]);
     }
 }
 
-fn serve(config: &Config) -> (OwnedFd, JoinHandle<()>) {
+fn serve(config: &Config) -> (OwnedFd, OwnedFd, JoinHandle<()>) {
     let (spawner, channel) = pass::channel().expect("a channel");
-    let host = wcgi::host(config, channel, "test-").unwrap_or_else(|error| panic!("{error:#}"));
-    (spawner, std::thread::spawn(move || host.serve().expect("it serves")))
+    let (ends, their_ends) = pass::channel().expect("a channel");
+    let host = wcgi::host(config, (channel, their_ends), "test-").unwrap_or_else(|error| panic!("{error:#}"));
+    (spawner, ends, std::thread::spawn(move || host.serve().expect("it serves")))
 }
 
 /// A note with several descriptors.

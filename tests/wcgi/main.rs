@@ -1,9 +1,14 @@
 //! The module host, driven over its socket as the spawner drives it: modules that answer, and modules that
-//! loop, trap, eat memory, flood, are broken, replaced, or forged in the cache.
+//! loop, trap, eat memory, flood, are broken, replaced, or forged in the cache;
+//! and modules through the whole server.
 //!
 //! Modules are built from C, in examples/wcgi and beside this file.
 
+#[path = "../e2e/kit.rs"]
+#[allow(dead_code, reason = "a part of it is used")]
+mod e2e_kit;
 mod kit;
+mod server;
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -304,6 +309,32 @@ fn fifty_at_a_time() {
         assert!(text.ends_with(&format!("\nnumber {index}")), "{text}");
         assert_eq!(run.exited(), (Ended::Exited(0), false));
     }
+}
+
+#[test]
+fn who_is_told_to_end_ends_though_no_thread_is_left() {
+    let case = Case::new("concurrency = 1");
+    case.place("probe.wasm", &module("probe"));
+    for query in ["loop", "sleep"] {
+        let mut run = case.start("/wasm/probe.wasm", &[&format!("QUERY_STRING={query}")], None);
+        assert_eq!(run.said(), Said::Started, "{query}");
+        run.end();
+        assert_eq!(run.exited(), (Ended::Killed(15), false), "{query}");
+    }
+    assert_eq!(case.ask("version"), "version 1\n");
+}
+
+#[test]
+fn a_closed_output_is_the_end_of_the_answer() {
+    let case = Case::new("");
+    case.place("probe.wasm", &module("probe"));
+    fs::write(case.path("data/text"), "read me").expect("written");
+    let mut run = case.start("/wasm/probe.wasm", &["QUERY_STRING=shut"], None);
+    assert_eq!(run.text(), "Content-Type: text/plain\n\nwhole\n");
+    assert_eq!(run.said(), Said::Started);
+    run.end();
+    assert_eq!(run.exited(), (Ended::Killed(15), false), "it went on");
+    assert_eq!(case.ask("renumber"), "0, 7 bytes\n", "a descriptor in its own place stays open");
 }
 
 #[test]

@@ -173,6 +173,20 @@ int main(int count, char **arguments) {
         files();
     } else if (!strcmp(query, "pieces")) {
         pieces("/data/large");
+    } else if (!strcmp(query, "shut")) {
+        head();
+        printf("whole\n");
+        fflush(stdout);
+        close(1);
+        for (;;) {
+            sink++;
+        }
+    } else if (!strcmp(query, "renumber")) {
+        char text[64];
+        int fd = open("/data/text", O_RDONLY);
+        int error = __wasi_fd_renumber(fd, fd);
+        head();
+        printf("%d, %zd bytes\n", error, read(fd, text, sizeof text));
     } else if (!strcmp(query, "count")) {
         static int runs;
         head();

@@ -5,7 +5,7 @@
 //! ways. What the spawner notes is which requests are under way: the workers hear of their end even when the
 //! host dies.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
@@ -30,6 +30,9 @@ const LONG_LIFE: Duration = Duration::from_secs(60);
 /// Messages taken before others have a turn.
 const MESSAGES_A_TURN: usize = 64;
 
+/// How soon ends that found no room are said again: the host takes them as often.
+const ENDS_AGAIN: Duration = Duration::from_millis(10);
+
 /// The longest message of the host is far shorter.
 const MESSAGE_BYTES_MAX: usize = 256;
 
@@ -45,6 +48,10 @@ pub struct Guests {
     pause: Duration,
     /// Requests under way, by the epoch of their worker and its number for them.
     runs: HashMap<(u64, u64), Run>,
+    /// Ends that found no room.
+    unsaid: VecDeque<Vec<u8>>,
+    /// When they are said again.
+    say_at: Option<Instant>,
 }
 
 /// A state of the host.
@@ -54,7 +61,15 @@ enum Life {
     /// It is to be begun at this time.
     Pause(Instant),
     /// It runs.
-    Lives { pid: Pid, channel: OwnedFd, since: Instant },
+    Lives { pid: Pid, channels: Channels, since: Instant },
+}
+
+/// Our ends of the connections with the host.
+struct Channels {
+    /// Requests, and what it says of them.
+    requests: OwnedFd,
+    /// Ends of requests, which must not wait behind requests that wait themselves.
+    ends: OwnedFd,
 }
 
 /// A request under way.
@@ -78,7 +93,9 @@ impl Guests {
         let mut mounts = config.sites.iter().flat_map(|site| &site.mounts);
         let is_wanted = mounts.any(|mount| matches!(mount.kind, MountKind::Module(_)));
         let life = if is_wanted { Life::Pause(Instant::now()) } else { Life::Over };
-        Self { config, user, prefix: prefix.to_owned(), life, pause: PAUSE_MIN, runs: HashMap::new() }
+        let (runs, unsaid) = (HashMap::new(), VecDeque::new());
+        let prefix = prefix.to_owned();
+        Self { config, user, prefix, life, pause: PAUSE_MIN, runs, unsaid, say_at: None }
     }
 
     /// Whether a mount is one of modules.
@@ -91,7 +108,7 @@ impl Guests {
     /// What is to be read when there is something to read.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.life {
-            Life::Lives { channel, .. } => Some(channel.as_fd()),
+            Life::Lives { channels, .. } => Some(channels.requests.as_fd()),
             Life::Over | Life::Pause(_) => None,
         }
     }
@@ -108,17 +125,20 @@ impl Guests {
     pub fn deadline(&self) -> Option<Instant> {
         match self.life {
             Life::Pause(until) => Some(until),
-            Life::Over | Life::Lives { .. } => None,
+            Life::Over | Life::Lives { .. } => self.say_at,
         }
     }
 
-    /// Begins the host when its time has come.
+    /// Begins the host when its time has come, and says again what found no room.
     pub fn keep(&mut self, now: Instant) {
+        if self.say_at.is_some_and(|at| at <= now) {
+            self.say_ends(now);
+        }
         if !matches!(self.life, Life::Pause(until) if until <= now) {
             return;
         }
         self.life = match self.fork() {
-            Ok((pid, channel)) => Life::Lives { pid, channel, since: now },
+            Ok((pid, channels)) => Life::Lives { pid, channels, since: now },
             Err(error) => {
                 tracing::error!("the module host cannot be begun: {error}");
                 Life::Pause(now + self.next_pause())
@@ -138,12 +158,12 @@ impl Guests {
         bytes: &[u8],
         descriptors: &[OwnedFd],
     ) -> Result<(), Refusal> {
-        let Life::Lives { channel, .. } = &self.life else { return Err(Refusal::Busy) };
+        let Life::Lives { channels, .. } = &self.life else { return Err(Refusal::Busy) };
         if self.runs.contains_key(&(from, id)) {
             return Err(Refusal::Broken);
         }
         let borrowed: Vec<_> = descriptors.iter().map(|descriptor| descriptor.as_fd()).collect();
-        pass::send_all(channel, bytes, &borrowed).map_err(|errno| {
+        pass::send_all(&channels.requests, bytes, &borrowed).map_err(|errno| {
             // That it is gone, its death will say.
             if errno != Errno::AGAIN && errno != Errno::PIPE {
                 tracing::error!("the module host cannot be sent a request: {errno}");
@@ -177,10 +197,10 @@ impl Guests {
 
     /// Takes what the host says.
     pub fn hear(&mut self, told: &mut Vec<Told>) {
-        let Life::Lives { channel, .. } = &self.life else { return };
+        let Life::Lives { channels, .. } = &self.life else { return };
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         for _ in 0..MESSAGES_A_TURN {
-            let length = match pass::receive(channel, &mut bytes) {
+            let length = match pass::receive(&channels.requests, &mut bytes) {
                 Ok((0, _)) | Err(Errno::AGAIN) => return,
                 Ok((length, _)) => length,
                 Err(errno) => {
@@ -221,7 +241,7 @@ impl Guests {
     pub fn stop(&mut self, told: &mut Vec<Told>) {
         if let Life::Lives { pid, .. } = self.life {
             const TERM: i32 = 15;
-            // The end of its channel is its order to stop.
+            // The end of its channels is its order to stop.
             self.life = Life::Over;
             self.bury(pid, Ended::Killed(TERM), told);
         }
@@ -229,6 +249,8 @@ impl Guests {
     }
 
     fn bury(&mut self, pid: Pid, how: Ended, told: &mut Vec<Told>) {
+        self.unsaid.clear();
+        self.say_at = None;
         for ((from, id), run) in self.runs.drain() {
             let pid = pid.as_raw_nonzero().get().unsigned_abs();
             let started = (!run.is_started).then_some(ToWorker::Started { id, pid, nph: false });
@@ -238,13 +260,25 @@ impl Guests {
         }
     }
 
-    fn send_end(&self, from: u64, id: u64, why: Why) {
-        let Life::Lives { channel, .. } = &self.life else { return };
+    fn send_end(&mut self, from: u64, id: u64, why: Why) {
         let mut bytes = Vec::new();
         Message { from, to: 0, what: ToSpawner::End { id, why } }.encode(&mut bytes);
-        if let Err(errno) = pass::send(channel, &bytes, None) {
-            // Its pipes are closed by now, and `timeout` is over some time.
-            tracing::debug!("the module host cannot be told to end a request: {errno}");
+        self.unsaid.push_back(bytes);
+        self.say_ends(Instant::now());
+    }
+
+    fn say_ends(&mut self, now: Instant) {
+        self.say_at = None;
+        let Life::Lives { channels, .. } = &self.life else { return self.unsaid.clear() };
+        while let Some(message) = self.unsaid.front() {
+            match pass::send(&channels.ends, message, None) {
+                Err(Errno::AGAIN) => {
+                    self.say_at = Some(now + ENDS_AGAIN);
+                    return;
+                }
+                // A host that is gone has ended all it ran.
+                Ok(()) | Err(_) => drop(self.unsaid.pop_front()),
+            }
         }
     }
 
@@ -254,10 +288,12 @@ impl Guests {
         pause
     }
 
-    fn fork(&self) -> Result<(Pid, OwnedFd), Error> {
-        let (channel, theirs) = pass::channel()?;
+    fn fork(&self) -> Result<(Pid, Channels), Error> {
+        let (requests, their_requests) = pass::channel()?;
+        let (ends, their_ends) = pass::channel()?;
+        let theirs = Channels { requests: their_requests, ends: their_ends };
         match process::fork()? {
-            Fork::Parent(pid) => Ok((pid, channel)),
+            Fork::Parent(pid) => Ok((pid, Channels { requests, ends })),
             Fork::Child => {
                 // Unwinding out of here would have the spawner's values dropped in the child.
                 let live = AssertUnwindSafe(|| i32::from(self.live(theirs) != ExitCode::SUCCESS));
@@ -270,16 +306,17 @@ impl Guests {
     }
 
     /// The host's whole life, in its own process.
-    fn live(&self, channel: OwnedFd) -> ExitCode {
+    fn live(&self, Channels { requests, ends }: Channels) -> ExitCode {
         log::speak_as("modules");
-        if let Err(error) = process::close_all_but([channel.as_raw_fd()]) {
+        if let Err(error) = process::close_all_but([requests.as_raw_fd(), ends.as_raw_fd()]) {
             tracing::error!("{error}");
             return ExitCode::FAILURE;
         }
         #[cfg(feature = "wcgi")]
         return crate::gateway::wcgi::run(crate::gateway::wcgi::Start {
             config: &self.config,
-            channel,
+            channel: requests,
+            ends,
             user: self.user.as_ref(),
             prefix: &self.prefix,
         });

@@ -36,12 +36,18 @@ const SLACK: Duration = Duration::from_millis(500);
 /// How often modules that compute are looked after. Their deadlines are as exact as this.
 const TICK: Duration = Duration::from_millis(10);
 
+/// More than any message that ends a run.
+const END_BYTES_MAX: usize = 64;
+
 /// Ticks without any run after which ticking stops: waking it costs the next request a change of context.
 const QUIET_TICKS: u32 = 100;
 
 /// What the threads of a host share.
 pub struct Host {
     channel: OwnedFd,
+    /// A thread that runs a module reads no messages, and all may run one: so ends come by another way, to the
+    /// thread that makes time pass.
+    ends_channel: OwnedFd,
     engine: Engine,
     modules: Modules,
     mounts: HashMap<MountId, Mounted>,
@@ -87,7 +93,7 @@ impl Host {
     /// # Errors
     /// Never: no call is defined twice.
     pub fn new(
-        channel: OwnedFd,
+        (channel, ends_channel): (OwnedFd, OwnedFd),
         engine: Engine,
         mounts: HashMap<MountId, Mounted>,
         compiled: Option<Compiled>,
@@ -96,6 +102,7 @@ impl Host {
         let modules = Modules::new(&engine.engine, compiled)?;
         Ok(Arc::new(Self {
             channel,
+            ends_channel,
             engine,
             modules,
             mounts,
@@ -153,9 +160,7 @@ impl Host {
                     self.start((from, to), &start, descriptors, &mut buffer);
                     self.running.fetch_sub(1, Ordering::SeqCst);
                 }
-                Some(Message { from, what: ToSpawner::End { id, .. }, .. }) => self.ends().end((from, id)),
-                Some(Message { what: ToSpawner::Hello, .. }) => {}
-                None => tracing::warn!("the spawner sent a message that is none"),
+                _ => tracing::warn!("the spawner sent a message that asks for no run"),
             }
         }
         self.over.store(true, Ordering::Relaxed);
@@ -192,7 +197,26 @@ impl Host {
                 quiet = 0;
             }
             thread::sleep(TICK);
+            self.take_ends();
             self.engine.engine.increment_epoch();
+        }
+    }
+
+    /// Takes note of the runs that are to end.
+    fn take_ends(&self) {
+        let mut message = [0; END_BYTES_MAX];
+        loop {
+            match pass::receive(&self.ends_channel, &mut message) {
+                // The spawner is gone, which whoever runs a module would learn late.
+                Ok((0, _)) => return self.over.store(true, Ordering::Relaxed),
+                Ok((length, _)) => match Message::<ToSpawner<'_>>::decode(&message[..length]) {
+                    Some(Message { from, what: ToSpawner::End { id, .. }, .. }) => {
+                        self.ends().end((from, id));
+                    }
+                    _ => tracing::warn!("the spawner sent a message that ends no run"),
+                },
+                Err(_) => return,
+            }
         }
     }
 

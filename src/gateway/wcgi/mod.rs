@@ -2,7 +2,7 @@
 //! it requests as workers sent them; answers go straight into the worker's pipe.
 //!
 //! ```text
-//! spawner -> host    Start + descriptors   End
+//! spawner -> host    Start + descriptors      End, over a channel of its own
 //! host -> spawner    Started | Refused   Exited
 //! ```
 //!
@@ -52,6 +52,8 @@ pub struct Start<'a> {
     pub config: &'a Config,
     /// One end of a SEQPACKET pair; the spawner has the other.
     pub channel: OwnedFd,
+    /// The same, over which it is told of runs that are to end.
+    pub ends: OwnedFd,
     /// Whom to become; `None`: stay.
     pub user: Option<&'a User>,
     /// How every UNIQUE_ID of the generation begins.
@@ -76,7 +78,7 @@ pub fn run(start: Start<'_>) -> ExitCode {
 }
 
 fn begin(start: Start<'_>) -> wasmtime::Result<Arc<Host>> {
-    let Start { config, channel, user, prefix } = start;
+    let Start { config, channel, ends, user, prefix } = start;
     // Traps arrive as signals, which the spawner has all blocked: those would kill.
     signals::leave_to_parent()?;
     // First of all, since the engine opens the map of its own pages, which is root's once rights are given up.
@@ -86,16 +88,16 @@ fn begin(start: Start<'_>) -> wasmtime::Result<Arc<Host>> {
     let compiled = config.cache.dir.as_deref().and_then(compiled);
     let entered = sandbox(config).enter(None)?;
     entered.failed.iter().for_each(|failed| tracing::warn!("the module host runs without {failed}"));
-    Host::new(channel, engine, mounted(config)?, compiled, prefix)
+    Host::new((channel, ends), engine, mounted(config)?, compiled, prefix)
 }
 
-/// The host of a configuration, about to serve; whose process stays as it is.
+/// The host of a configuration, about to serve; whose process stays as it is. `channels`: those of [`Start`].
 ///
 /// # Errors
 /// When a directory of a mount cannot be opened, or no engine can be made here.
-pub fn host(config: &Config, channel: OwnedFd, prefix: &str) -> wasmtime::Result<Arc<Host>> {
+pub fn host(config: &Config, channels: (OwnedFd, OwnedFd), prefix: &str) -> wasmtime::Result<Arc<Host>> {
     let compiled = config.cache.dir.as_deref().and_then(compiled);
-    Host::new(channel, engine(config)?, mounted(config)?, compiled, prefix)
+    Host::new(channels, engine(config)?, mounted(config)?, compiled, prefix)
 }
 
 fn engine(config: &Config) -> wasmtime::Result<engine::Engine> {

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::abi::{self, Errno, Guest, fdflags, filetype, rights};
-use super::{Answer, State};
+use super::{Answer, Input, State};
 
 /// What a number stands for.
 #[derive(Debug)]
@@ -118,15 +118,36 @@ impl Descriptors {
 }
 
 pub fn fd_close(state: &mut State, _: Guest<'_>, fd: u32) -> Answer {
-    drop(state.descriptors.take(fd)?);
-    Ok(())
+    let closed = state.descriptors.take(fd)?;
+    end(state, closed)
 }
 
 pub fn fd_renumber(state: &mut State, _: Guest<'_>, from: u32, to: u32) -> Answer {
     state.descriptors.at(from)?;
     state.descriptors.at(to)?;
+    if from == to {
+        return Ok(());
+    }
     let moved = state.descriptors.take(from)?;
-    *state.descriptors.at_mut(to)? = moved;
+    let replaced = std::mem::replace(state.descriptors.at_mut(to)?, moved);
+    end(state, replaced)
+}
+
+/// What no number stands for any more is closed; each stream has but one, since numbers are moved and never copied.
+/// Whoever is at the other end of a pipe is told at once, however long the module goes on.
+fn end(state: &mut State, descriptor: Descriptor) -> Answer {
+    match descriptor {
+        Descriptor::Input => state.input = Input::default(),
+        Descriptor::Output => {
+            state.output.flush(&mut state.watch)?;
+            state.output.end();
+            state.watch.announce();
+        }
+        Descriptor::Complaints
+        | Descriptor::Preopened(_)
+        | Descriptor::Directory { .. }
+        | Descriptor::File { .. } => {}
+    }
     Ok(())
 }
 

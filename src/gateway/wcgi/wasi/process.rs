@@ -160,9 +160,11 @@ fn subscription(bytes: [u8; 48]) -> Result<(u64, Wanted), Errno> {
 }
 
 /// Sleeping is the module's own time. What would outlast it is cut short, and then refused.
-fn sleep(state: &State, long: Duration) -> Answer {
+fn sleep(state: &mut State, long: Duration) -> Answer {
     /// An end that was ordered is seen after at most this long.
     const NAP: Duration = Duration::from_millis(100);
+    // What it has printed is passed on only once it is said to run.
+    state.watch.announce();
     let mut left = long;
     while !left.is_zero() {
         let nap = left.min(NAP).min(state.watch.left());

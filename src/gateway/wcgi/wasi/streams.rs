@@ -134,14 +134,18 @@ impl Output {
         Ok(())
     }
 
-    /// Closes the pipe, which is what the reader waits for, and gives the buffer back.
-    pub fn close(&mut self) -> Vec<u8> {
+    /// Closes the pipe, which is what the reader waits for. What is still gathered is lost.
+    pub fn end(&mut self) {
         self.pipe = None;
+    }
+
+    /// The same, and gives the buffer back.
+    pub fn close(&mut self) -> Vec<u8> {
+        self.end();
         std::mem::take(&mut self.gathered)
     }
 
     fn pass_on(&mut self, mut bytes: &[u8], watch: &mut Watch) -> Result<(), Stop> {
-        // A module may close its standard output, and write to it all the same through a copy of the number.
         let Some(pipe) = &mut self.pipe else { return Ok(()) };
         pipe.prepare();
         while !bytes.is_empty() {
