@@ -46,7 +46,7 @@ const DOORS: &[(&str, &str, &[&str])] = &[
 ];
 
 /// How many times `unsafe` is written, by room; absent: never. Raising a number is a decision to show.
-const UNSAFE: &[(&str, usize)] = &[("ring", 24), ("sys", 45)];
+const UNSAFE: &[(&str, usize)] = &[("ring", 24), ("sys", 46)];
 
 /// Files and directories that are pure: values in, values out.
 const PURE: &[&str] = &[

@@ -240,9 +240,6 @@ tables! {
     }
 }
 
-/// Tables whose features do not exist yet; nothing is said to belong there.
-pub const UNBUILT: [&str; 1] = ["metrics"];
-
 /// A size or a time: a number, or a text with a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Quantity {
@@ -384,10 +381,7 @@ fn unknown_keys<T: Table>(table: &DeTable, at: &Span, problems: &mut Problems) {
 fn home(table: &str, keys: &[&str], word: &str) -> String {
     // What those tables hold are common words, which say little about where one was meant to be.
     let common = |name: &str| matches!(name, "site.cgi" | "site.wcgi");
-    let elsewhere = KNOWN.iter().find(|(name, keys)| {
-        let known = !UNBUILT.contains(name) && keys.contains(&word) && !UNBUILT.contains(&word);
-        *name != table && !common(name) && known
-    });
+    let elsewhere = KNOWN.iter().find(|(name, keys)| *name != table && !common(name) && keys.contains(&word));
     if let Some((name, _)) = elsewhere {
         return match name.is_empty() {
             true => format!("{} is a table of its own, not part of {}", header(word), header(table)),

@@ -19,7 +19,8 @@ use crate::sys::sockets::{self, Place};
 use crate::sys::wait::{For, wait};
 use crate::sys::{Errno, Error, pass};
 
-/// Clients at a time. Beyond it, whoever has been longest without saying what he wants is dropped.
+/// Clients at a time. Beyond it, whoever is done and does not close makes room, then whoever has been longest
+/// without saying what he wants, then whoever does not read.
 const CLIENTS_MAX: usize = 32;
 
 /// How long a client may take, from its connection to the end of its answer.
@@ -198,9 +199,11 @@ impl Server {
 
     fn welcome(&mut self, socket: OwnedFd, now: Instant) {
         if self.clients.len() >= CLIENTS_MAX {
-            let silent = self.clients.iter().position(|client| matches!(client.stage, Stage::Reading(_)));
-            let Some(silent) = silent else { return };
-            self.clients.remove(silent);
+            // The oldest of those that are missed least.
+            let all = self.clients.iter().enumerate();
+            let leaver = all.filter_map(|(at, client)| Some((client.stage.missed()?, at))).min();
+            let Some((_, leaver)) = leaver else { return };
+            self.clients.remove(leaver);
         }
         // What is done to it, read, write and shutdown, does not ask what kind of socket it is.
         let stream = UnixStream::from(socket);
@@ -298,6 +301,20 @@ enum Stage {
     Writing { bytes: Vec<u8>, at: usize },
     /// It has its answer.
     Leaving,
+}
+
+impl Stage {
+    /// How much a client is missed that has to make room, from the least on; `None`: it is kept, for the time
+    /// that the supervisor takes to answer.
+    fn missed(&self) -> Option<u8> {
+        match self {
+            Self::Leaving => Some(0),
+            Self::Reading(_) => Some(1),
+            // One that reads at all is soon done.
+            Self::Writing { .. } => Some(2),
+            Self::Waiting { .. } => None,
+        }
+    }
 }
 
 impl Client {

@@ -5,11 +5,10 @@
 
 use std::fmt::{self, Write as _};
 use std::io::IsTerminal as _;
-use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{OnceLock, RwLock};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
@@ -21,7 +20,7 @@ use tracing_subscriber::registry::{LookupSpan, Registry};
 use tracing_subscriber::reload;
 
 use super::calendar::Moment;
-use crate::sys::wait::{For, wait};
+use crate::sys::stderr;
 
 static FILTER: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 
@@ -37,6 +36,8 @@ pub fn start(least_severe: Level) {
         return;
     }
     let (filter, handle) = reload::Layer::new(filter);
+    // Now, since children inherit descriptor 2 as it is when they are forked.
+    KIND.get_or_init(stderr::prepare);
     // A standard error that is gone must not end the program: what cannot be said is lost.
     let lines = tracing_subscriber::fmt::layer()
         .event_format(Lines { style: Style::of_stderr() })
@@ -55,38 +56,40 @@ pub fn speak_as(name: &str) {
     }
 }
 
-/// The longest line. A pipe that has room at all has room for a page, so that nobody ever waits in the
-/// middle of a line for whoever should be reading.
-const LINE_BYTES_MAX: usize = 4000;
+/// The longest line, with all that stands before its text. What a pipe takes as a whole leaves room for
+/// [`lost`] before it.
+const LINE_BYTES_MAX: usize = stderr::WHOLE_BYTES_MAX - 96;
 
 /// Lines that found no room since the last one that did.
 static LOST: AtomicU32 = AtomicU32::new(0);
+
+/// What standard error leads to, found out once.
+static KIND: OnceLock<stderr::Kind> = OnceLock::new();
 
 /// Standard error, but never waited for: a reader that stopped reading must not stop a server.
 struct Stderr;
 
 impl std::io::Write for Stderr {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        let stderr = std::io::stderr();
-        let has_room = wait(&[(stderr.as_fd(), For::Writing)], Some(Duration::ZERO));
-        if !has_room.is_ok_and(|has_room| has_room == [true]) {
-            LOST.fetch_add(1, Relaxed);
-            return Ok(line.len());
+        let kind = *KIND.get_or_init(stderr::prepare);
+        let before = LOST.swap(0, Relaxed);
+        let written = match before {
+            0 => stderr::write(kind, line),
+            lines => stderr::write(kind, &[lost(lines).as_bytes(), line].concat()),
+        };
+        if written.is_err() {
+            LOST.fetch_add(before.saturating_add(1), Relaxed);
         }
-        match LOST.swap(0, Relaxed) {
-            0 => stderr.lock().write(line),
-            lost => {
-                let mut text = format!("({lost} lines were lost: nobody read them) ").into_bytes();
-                text.extend_from_slice(line);
-                stderr.lock().write_all(&text)?;
-                Ok(line.len())
-            }
-        }
+        Ok(line.len())
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }
+}
+
+fn lost(lines: u32) -> String {
+    format!("({lines} lines were lost: nobody read them) ")
 }
 
 /// How a line begins.
@@ -120,6 +123,9 @@ fn is_journal(variable: Option<&str>) -> bool {
     device.parse() == Ok(facts.dev()) && inode.parse() == Ok(facts.ino())
 }
 
+/// The end of a line that was too long.
+const CUT: &str = " [cut]";
+
 struct Lines {
     style: Style,
 }
@@ -141,13 +147,15 @@ where
         let speaker = speaker.as_ref().ok().and_then(|speaker| speaker.as_deref());
         let head =
             Head { style: self.style, level: *event.metadata().level(), speaker, time: SystemTime::now() };
-        let mut text = OneLine(&text.finish()).to_string();
-        if text.len() > LINE_BYTES_MAX {
-            let end = (0..=LINE_BYTES_MAX).rev().find(|&at| text.is_char_boundary(at));
-            text.truncate(end.unwrap_or_default());
-            text.push_str(" [cut]");
+        let mut line = format!("{head}{}", OneLine(&text.finish()));
+        if line.len() >= LINE_BYTES_MAX {
+            let end = (0..=LINE_BYTES_MAX - CUT.len()).rev().find(|&at| line.is_char_boundary(at));
+            line.truncate(end.unwrap_or_default());
+            line.push_str(CUT);
         }
-        writeln!(writer, "{head}{text}")
+        line.push('\n');
+        // In one piece, since each is a line of its own to the writer.
+        writer.write_str(&line)
     }
 }
 
@@ -262,7 +270,9 @@ mod tests {
     #[test]
     fn a_long_line_is_cut_between_characters() {
         let text = written(|| tracing::warn!("x{}", "é".repeat(LINE_BYTES_MAX)));
-        assert!(text.len() < LINE_BYTES_MAX + 20 && text.ends_with("é [cut]\n"));
+        assert!((LINE_BYTES_MAX - 2..=LINE_BYTES_MAX + 1).contains(&text.len()), "{}", text.len());
+        assert!(text.starts_with("<4>x") && text.ends_with("é [cut]\n"));
+        assert!(text.len() + lost(u32::MAX).len() <= stderr::WHOLE_BYTES_MAX);
     }
 
     #[test]

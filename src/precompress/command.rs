@@ -224,6 +224,9 @@ fn told(summary: &Summary, tallies: &[(Coding, Tally)], options: Options, took: 
     let (files, bytes) = (summary.sources, Size(summary.source_bytes));
     // Writing to a string cannot fail.
     let _ = match (summary.planned, options.dry_run) {
+        (0, _) if summary.refused.is_some() => {
+            writeln!(text, "{files} files, {bytes}: not all was looked at")
+        }
         (0, _) => writeln!(text, "{files} files, {bytes}: all variants are there ({took:.2?})"),
         (missing, true) => writeln!(text, "{files} files, {bytes}: {missing} of them lack variants"),
         (missing, false) => {

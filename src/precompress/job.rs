@@ -1,7 +1,8 @@
 //! One source: read once, coded as often as wanted, published only if it stayed what it was meanwhile.
 //!
 //! Contents that were coded before, under another name or in an earlier release of the site, are not coded
-//! again: their variants are taken over.
+//! again: their variants are taken over. Not so those that are too large to be held in memory: what they are is
+//! known when they have been read, and by then they are coded.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -224,14 +225,19 @@ impl Workshop<'_> {
         let began = wait::thread_time();
         let mut draft = self.store.draft(name, &fingerprint, coding).map_err(Failure::Cache)?;
         io::Seek::rewind(&mut open.file).map_err(Failure::Source)?;
-        let mut source = Reading { file: &mut open.file, hash: Xxh3::new(), length: 0 };
+        let mut source = Reading { file: &mut open.file, hash: Xxh3::new(), length: 0, failed: None };
         let mut coded = Writing { draft: &mut draft, hash: Xxh3::new(), length: 0, failed: None };
         let ended = codings::stream(coding, &mut source, fingerprint.size, &mut coded);
-        let (source_hash, source_length) = (source.hash.digest128(), source.length);
+        let Reading { hash: source_hash, length: source_length, failed: unread, .. } = source;
+        let source_hash = source_hash.digest128();
         let Writing { hash, length: coded_length, failed, .. } = coded;
         if let Some(error) = failed {
             return Err(Failure::Cache(error));
         }
+        if let Some(error) = unread {
+            return Err(Failure::Source(error));
+        }
+        // Before what the encoder says: to be told a wrong size is an error to some.
         if source_length != fingerprint.size {
             return Err(Failure::Changed);
         }
@@ -318,11 +324,20 @@ struct Reading<'a> {
     file: &'a mut File,
     hash: Xxh3,
     length: u64,
+    failed: Option<io::Error>,
 }
 
 impl Read for Reading<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let length = self.file.read(into)?;
+        let length = match self.file.read(into) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                // Kept, since it is not the encoder's.
+                let kind = error.kind();
+                self.failed.get_or_insert(error);
+                Err(kind.into())
+            }
+            other => other,
+        }?;
         self.hash.update(into.get(..length).unwrap_or_default());
         self.length += length as u64;
         Ok(length)
@@ -356,5 +371,25 @@ impl Write for Writing<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_source_that_cannot_be_read_is_no_change() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::new(&directory.path().join("cache"));
+        let workshop = Workshop { store: &store, contents: None, roots: &[], max_size: u64::MAX };
+        // A directory opens as a file does, and reading it fails.
+        let file = File::open(directory.path()).unwrap();
+        let facts = Facts { size: WHOLE_BYTES_MAX + 1, ..tree::facts(&file).unwrap() };
+        let mut open = Open { file, facts };
+        for coding in Coding::ALL {
+            let made = workshop.stream("html-0123456789abcdef", Fingerprint::of(&facts), coding, &mut open);
+            assert!(matches!(made, Err(Failure::Source(_))), "{coding:?}: {made:?}");
+        }
     }
 }

@@ -367,6 +367,8 @@ struct Plan<'a, 'e> {
     inventories: Vec<Inventory>,
     /// What was read of the inventories of which not all was read.
     parts: BTreeSet<(usize, PathBuf)>,
+    /// Directories that were not watched when this began, where not everything is walked.
+    new: BTreeSet<Place>,
     /// Roots of which not everything could be looked at: nothing of theirs may be taken away.
     incomplete: BTreeSet<usize>,
     summary: Summary,
@@ -385,6 +387,7 @@ impl<'a, 'e> Plan<'a, 'e> {
             jobs: Vec::new(),
             inventories: vec![Inventory::new(); passes.settings.roots.len()],
             parts: BTreeSet::new(),
+            new: BTreeSet::new(),
             incomplete: BTreeSet::new(),
             summary: Summary::default(),
         }
@@ -500,7 +503,13 @@ impl Meeting<'_, '_, '_, '_> {
 
 impl Visitor for Meeting<'_, '_, '_, '_> {
     fn enter(&mut self, path: &[u8], directory: BorrowedFd<'_>) -> bool {
-        let is_new = self.watches.as_mut().is_none_or(|watches| watches.add(self.index, path, directory));
+        let was_new = self.watches.as_mut().is_none_or(|watches| watches.add(self.index, path, directory));
+        // To be watched is a matter of the root; what another site serves of it was perhaps not walked yet.
+        let place = (self.index, path.to_vec());
+        let is_new = self.plan.new.contains(&place) || was_new;
+        if is_new && self.from.is_some() {
+            self.plan.new.insert(place);
+        }
         self.from.is_none_or(|from| is_new || from == path)
     }
 

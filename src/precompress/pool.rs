@@ -31,8 +31,7 @@ pub fn run(
     let memory = Memory { free: Mutex::new(MEMORY_MAX), freed: Condvar::new() };
     let (sender, receiver) = mpsc::channel();
     thread::scope(|scope| {
-        let mut begun = 0;
-        let mut refused = None;
+        let (mut begun, mut refused) = (Vec::new(), None);
         for _ in 0..threads.clamp(1, jobs.len().max(1)) {
             let sender = sender.clone();
             let (next, stop, memory) = (&next, &stop, &memory);
@@ -55,26 +54,28 @@ pub fn run(
                 Ok(())
             };
             match thread::Builder::new().name("httpd compress".to_owned()).spawn_scoped(scope, work) {
-                Ok(_) => begun += 1,
+                Ok(thread) => begun.push(thread),
                 Err(error) => refused = Some(error),
             }
         }
         drop(sender);
-        match refused {
-            Some(error) if begun == 0 => return Err(error),
-            _ => {}
-        }
         loop {
             let done = match receiver.recv_timeout(TICK) {
                 Ok(done) => Some(done),
                 Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Err(RecvTimeoutError::Disconnected) => break,
             };
             if each(done).is_break() {
                 stop.store(true, Ordering::Relaxed);
                 return Ok(());
             }
         }
+        // What one that could not begin has left, another has done, if there was one.
+        let ends = begun.into_iter().map(|thread| match thread.join() {
+            Ok(end) => end,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        ends.reduce(Result::or).unwrap_or_else(|| refused.map_or(Ok(()), Err))
     })
 }
 

@@ -69,8 +69,7 @@ fn watch(path: &Path, json: bool) -> Result<(), String> {
     let is_drawn = std::io::stdout().is_terminal() && !json;
     let screen = is_drawn.then(Screen::show).transpose().map_err(|error| error.to_string())?;
     loop {
-        let limit = if before.is_some() { WATCH_EVERY.min(BETWEEN_LOOKS * 2) } else { WATCH_EVERY };
-        wait(&[(signals.as_fd(), For::Reading)], Some(limit)).map_err(|error| error.to_string())?;
+        wait(&[(signals.as_fd(), For::Reading)], Some(WATCH_EVERY)).map_err(|error| error.to_string())?;
         if signals.take().is_some() {
             return Ok(());
         }

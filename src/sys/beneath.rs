@@ -10,8 +10,8 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Timespec, Timestamps};
 
-use super::file::Stamp;
-use super::{Errno, Error};
+use super::file::{Stamp, Symlinks};
+use super::{Errno, Error, tree};
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,7 +123,7 @@ pub fn open(beneath: impl AsFd, path: &[u8], how: How) -> Result<(File, Look), E
     flags.set(OFlags::DIRECTORY, how.directory);
     flags.set(OFlags::NOFOLLOW, !how.follow);
     let mode = if how.create { Mode::from_raw_mode(0o666) } else { Mode::empty() };
-    let file = rustix::fs::openat2(beneath, path, flags, mode, resolve())?;
+    let file = tree::resolve(beneath, path, flags, mode, BENEATH)?;
     let look = self::look(&file)?;
     match look.kind {
         Kind::File | Kind::Directory => Ok((File::from(file), look)),
@@ -146,7 +146,7 @@ pub fn look(file: impl AsFd) -> Result<Look, Errno> {
 pub fn look_at(beneath: impl AsFd, path: &[u8], follow: bool) -> Result<Look, Errno> {
     let mut flags = OFlags::PATH | OFlags::CLOEXEC;
     flags.set(OFlags::NOFOLLOW, !follow);
-    look(rustix::fs::openat2(beneath, path, flags, Mode::empty(), resolve())?)
+    look(tree::resolve(beneath, path, flags, Mode::empty(), BENEATH)?)
 }
 
 /// Looks at a file by a path that is not confined.
@@ -256,14 +256,12 @@ fn holder<'p>(beneath: BorrowedFd<'_>, path: &'p [u8]) -> Result<(OwnedFd, &'p [
         b"." | b".." => Err(Errno::INVAL),
         _ => {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            Ok((rustix::fs::openat2(beneath, parent, flags, Mode::empty(), resolve())?, name))
+            Ok((tree::resolve(beneath, parent, flags, Mode::empty(), BENEATH)?, name))
         }
     }
 }
 
-fn resolve() -> ResolveFlags {
-    ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS
-}
+const BENEATH: ResolveFlags = tree::resolve_flags(Symlinks::Beneath);
 
 fn timespec(time: Time) -> Timespec {
     let special = |nanoseconds| Timespec { tv_sec: 0, tv_nsec: nanoseconds };

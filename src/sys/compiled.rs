@@ -3,7 +3,8 @@
 //! if it is whole.
 //!
 //! A file is the code and, behind it, its SHA-256. That guards against torn and rotten files; against
-//! forgery guards the owner.
+//! forgery by other users guards the owner. Nothing guards against processes of the same user: the
+//! precompressor, whose sandbox has all of the cache, and scripts that run as nobody else.
 
 use std::fs::{DirBuilder, File};
 use std::io::{Read as _, Write as _};
@@ -98,8 +99,10 @@ impl Compiled {
         // Says when it was last of use; for housekeeping only.
         let _ = beneath::set_times(&file, Time::Same, Time::Now);
         // SAFETY: only this user can have written these bytes, to a directory only this user may write to;
-        // what this user writes here is what an engine serialised; and that they are still what was written
-        // was checked by their sum. Bytes of another version of the engine are refused by it.
+        // what the host writes here is what an engine serialised, and other processes of the user are trusted
+        // not to write here: one that does could be this host anyway, in all but its sandbox. That they are
+        // still what was written was checked by their sum. Bytes of another version of the engine are refused
+        // by it.
         let module = unsafe { Module::deserialize(engine, code) };
         module.map(Some).map_err(Distrust::Engine)
     }

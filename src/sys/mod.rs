@@ -20,6 +20,7 @@ pub mod shared;
 pub mod signals;
 pub mod sockets;
 pub mod spawn;
+pub mod stderr;
 pub mod terminal;
 pub mod tls_probe;
 pub mod tree;

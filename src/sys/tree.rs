@@ -10,6 +10,9 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use super::Errno;
 use super::file::{Facts, Kind, Stamp, Symlinks};
 
+/// A lookup that is crossed so often is crossed on purpose.
+const TRIES_MAX: u32 = 8;
+
 /// What a name in a directory is, as the directory says it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Named {
@@ -98,16 +101,26 @@ fn open(
     symlinks: Symlinks,
 ) -> Result<(OwnedFd, Facts), Errno> {
     let path = if path.is_empty() { b"." } else { path };
-    let mut tries = 0;
-    let file = loop {
-        match rustix::fs::openat2(root, path, flags, Mode::empty(), resolve_flags(symlinks)) {
-            // A rename somewhere in the tree crossed the lookup of a path beneath.
-            Err(Errno::AGAIN | Errno::INTR) if tries < 8 => tries += 1,
-            other => break other?,
-        }
-    };
+    let file = resolve(root, path, flags, Mode::empty(), resolve_flags(symlinks))?;
     let facts = facts(&file)?;
     Ok((file, facts))
+}
+
+/// openat2(2), once more where a rename somewhere in the tree crossed the lookup of a path beneath.
+pub(super) fn resolve(
+    root: impl AsFd,
+    path: &[u8],
+    flags: OFlags,
+    mode: Mode,
+    how: ResolveFlags,
+) -> Result<OwnedFd, Errno> {
+    let mut tries = 0;
+    loop {
+        match rustix::fs::openat2(&root, path, flags, mode, how) {
+            Err(Errno::AGAIN | Errno::INTR) if tries < TRIES_MAX => tries += 1,
+            other => return other,
+        }
+    }
 }
 
 /// How openat2(2) is to treat symlinks. Magic links of /proc lead out of any tree and are refused throughout.

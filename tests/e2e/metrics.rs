@@ -171,6 +171,17 @@ fn nobody_holds_up_the_metrics_or_the_supervisor() {
         (0..100).map(|_| TcpStream::connect(("127.0.0.1", port)).expect("a connection")).collect();
     until("it is healthy", || ask(port, "/health").status == 200);
     becomes(port, "httpd_generation", 1.0);
+    // More than there is room for, who have their answers and stay.
+    let staying: Vec<TcpStream> = (0..50)
+        .map(|_| {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+            stream.write_all(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
+            let mut begin = [0; 12];
+            stream.read_exact(&mut begin).expect("an answer");
+            assert_eq!(&begin, b"HTTP/1.1 200");
+            stream
+        })
+        .collect();
     for (bytes, status) in [
         (&b"GET /metrics HTTP/1.1\nHost: a\n\n"[..], "400"),
         (b"\x16\x03\x01\x02\x00\x01", "400"),
@@ -198,7 +209,7 @@ fn nobody_holds_up_the_metrics_or_the_supervisor() {
     assert_eq!(companions.len(), 1);
     signal(companions[0], "KILL");
     becomes(port, "httpd_companion_restarts_total{name=\"metrics\"}", 1.0);
-    drop((silent, deaf));
+    drop((silent, staying, deaf));
 }
 
 #[test]

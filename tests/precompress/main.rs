@@ -324,6 +324,10 @@ fn a_cache_that_is_no_directory_is_refused() {
     let output = site.command(&[]).output().expect("the binary runs");
     assert_eq!(output.status.code(), Some(1));
     assert!(said(&output).contains("cannot make the cache directory"), "{}", said(&output));
+    let output = site.command(&["--dry-run"]).output().expect("the binary runs");
+    assert_eq!(output.status.code(), Some(1));
+    let said = said(&output);
+    assert!(said.contains("cannot read the cache") && !said.contains("all variants are there"), "{said}");
 }
 
 #[test]
