@@ -1,5 +1,6 @@
 //! Sessions whose state no handshake could reach in a test's time.
 
+use super::super::records::Secrets;
 use super::*;
 
 fn secrets_at(sequence: u64) -> Secrets {
