@@ -91,6 +91,8 @@ fn a_program_is_started_and_its_end_told() {
     assert_eq!(spawner.output(&request), "hello\n");
     assert_eq!(spawner.exited(&request), Ended::Exited(3));
     assert!(!lives(pid));
+    spawner.until_logged(&format!("hello (pid {pid}, request "));
+    spawner.until_logged("ended: exit code 3; it took ");
 
     spawner.shell("kill", "kill -SEGV $$");
     let request = spawner.ask("/cgi-bin/kill");

@@ -19,10 +19,10 @@
 //! When the spawner dies, the kernel kills the programs it had started, its successor ends what they had
 //! started in turn, and workers hear of it by the new epoch.
 
+mod faults;
 mod guests;
 mod mailbox;
 pub(super) mod programs;
-mod refusals;
 mod remains;
 mod voices;
 
@@ -43,10 +43,10 @@ use crate::sys::signals::Children;
 use crate::sys::wait::{self, For};
 use crate::sys::{Errno, Error, pass};
 
+use faults::Faults;
 use guests::{Guests, Told};
 use mailbox::{Mailbox, Received};
 use programs::{Programs, Started};
-use refusals::Refusals;
 use remains::{Remain, Remains};
 use voices::Voices;
 
@@ -88,7 +88,7 @@ struct Spawner {
     running: HashMap<Pid, Running>,
     remains: Remains,
     voices: Voices,
-    refusals: Refusals,
+    faults: Faults,
     counters: Counters,
     /// Of each mount of each site, how many programs a worker may have run at once: its share of `concurrency`.
     shares: Vec<Vec<usize>>,
@@ -158,7 +158,7 @@ impl Spawner {
             running: HashMap::new(),
             remains: Remains::default(),
             voices: Voices::default(),
-            refusals: Refusals::default(),
+            faults: Faults::default(),
             counters,
             shares,
             stopping: None,
@@ -279,7 +279,7 @@ impl Spawner {
                 }
             };
             let Some(message) = Message::<ToSpawner>::decode(&buffer[..length]) else {
-                self.refusals.log(&format!("worker {index} sent a message that is none"));
+                self.faults.log(&format!("worker {index} sent a message that is none"));
                 continue;
             };
             self.handle(index, message, &buffer[..length], descriptors);
@@ -289,7 +289,7 @@ impl Spawner {
     fn handle(&mut self, index: usize, message: Message<ToSpawner>, bytes: &[u8], descriptors: Vec<OwnedFd>) {
         let Message { from, to, what } = message;
         if !is_epoch_of(from, index, self.mailboxes.len()) {
-            self.refusals.log(&format!("worker {index} speaks as if it were another"));
+            self.faults.log(&format!("worker {index} speaks as if it were another"));
             return;
         }
         if self.mailboxes[index].is_new(from) {
@@ -422,7 +422,7 @@ impl Spawner {
             "{name} (pid {pid_shown}, request {request}) ended: {how}; it took {took} ms, of the processor {used} ms"
         );
         match (how, running.kill_at) {
-            (Ended::Killed(_), None) => tracing::warn!("{what}"),
+            (Ended::Killed(_), None) => self.faults.log(&what.to_string()),
             _ => tracing::debug!("{what}"),
         }
         // A program that was told to end takes all with it that it started; one that ended well may have
@@ -445,7 +445,8 @@ impl Spawner {
             } else {
                 running.overran = true;
                 let (name, request) = (&running.name, &running.request);
-                tracing::warn!("{name} (pid {}, request {request}) ran for too long", pid.as_raw_nonzero());
+                let pid_shown = pid.as_raw_nonzero();
+                self.faults.log(&format!("{name} (pid {pid_shown}, request {request}) ran for too long"));
                 self.end(pid, "it ran for too long");
             }
         }

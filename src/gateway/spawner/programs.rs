@@ -10,7 +10,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::refusals::Refusals;
+use super::faults::Faults;
 use crate::config::{Config, Mount, MountKind, Process};
 use crate::gateway::environment;
 use crate::gateway::messages::{MountId, Refusal, Start};
@@ -33,7 +33,7 @@ pub struct Programs {
     stack: Stack,
     arguments: Strings,
     environment: Strings,
-    refusals: Refusals,
+    faults: Faults,
 }
 
 /// A program that was started.
@@ -85,7 +85,7 @@ impl Programs {
             stack: Stack::default(),
             arguments: Strings::default(),
             environment: Strings::default(),
-            refusals: Refusals::default(),
+            faults: Faults::default(),
         })
     }
 
@@ -111,7 +111,7 @@ impl Programs {
     ) -> Result<Started, Refusal> {
         let config = Rc::clone(&self.config);
         let (root, mount) = mounted(&config, start.mount).ok_or_else(|| {
-            self.refusals.log("a worker named a mount that is not there");
+            self.faults.log("a worker named a mount that is not there");
             Refusal::Broken
         })?;
         let MountKind::Process(process) = &mount.kind else {
@@ -121,7 +121,7 @@ impl Programs {
         let (output, input) = (descriptors.next(), descriptors.next());
         let Some(output) = output.filter(|_| input.is_some() == start.input) else {
             // The kernel drops them where this process may open no more.
-            self.refusals.log("a request came without its pipes: are there too few descriptors?");
+            self.faults.log("a request came without its pipes: are there too few descriptors?");
             return Err(Refusal::Busy);
         };
         let script = script::resolve(mount, root, start.path, look)?;
@@ -141,7 +141,7 @@ impl Programs {
             None => std::io::pipe(),
         };
         let (stderr, voice) = pipe().map_err(|error| {
-            self.refusals.log(&format!("cannot open a pipe for messages of {}: {error}", name_of(&script)));
+            self.faults.log(&format!("cannot open a pipe for messages of {}: {error}", name_of(&script)));
             Refusal::Busy
         })?;
         // A name with a zero byte cannot be found; the configuration has none.
@@ -164,7 +164,7 @@ impl Programs {
         let started = spawn::start(&program, &mut self.stack);
         let pid = started.map_err(|failed| {
             let (refusal, why) = refusal(&script, failed);
-            self.refusals.log(&why);
+            self.faults.log(&why);
             refusal
         })?;
         let (wall, grace, background) = (mount.wall, process.grace, process.background);

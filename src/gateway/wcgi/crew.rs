@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -238,7 +239,7 @@ impl Host {
         let (label, began) = (run.label.clone(), Instant::now());
         let Remains { ending, cpu, buffer: used, store } = run.go(std::mem::take(buffer));
         self.ends().runs.remove(&(from, id));
-        let (how, overran) = judge(&ending, &label);
+        let (how, overran) = judge(&ending, |fault| self.warn(&label, fault));
         let (all, used_up) = (began.elapsed().as_millis(), cpu.as_millis());
         tracing::debug!("{label} ended: {how}; it took {all} ms, of the processor {used_up} ms");
         self.say(from, to, ToWorker::Exited { id, how, cpu, overran });
@@ -274,7 +275,7 @@ impl Host {
         }
         let shown = String::from_utf8_lossy(&script.file);
         let program = self.modules.find(&script.file, &look).map_err(|why| {
-            tracing::error!("{shown}: {why}");
+            self.warn(&shown, &why);
             Refusal::Broken
         })?;
         let mut arguments = Strings::default();
@@ -309,6 +310,14 @@ impl Host {
         // What the number of a process is good for, telling who is who, the number of the host is not.
         let pid = self.pid;
         Box::new(move || host.say(from, to, ToWorker::Started { id, pid, nph: false }))
+    }
+
+    /// Logs a fault of a module, as far as there is room among what all of them may log.
+    fn warn(&self, label: &str, fault: &dyn Display) {
+        let room = self.complaints.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());
+        if room.is_some() {
+            tracing::warn!("{label}: {fault}");
+        }
     }
 
     fn ends(&self) -> MutexGuard<'_, Ends> {
@@ -371,26 +380,23 @@ fn found(look: Option<&Look>) -> Found {
 
 /// What the worker is told of an ending, in the words for processes: by their own fault they abort, others
 /// terminate them, and who takes too long is killed.
-fn judge(ending: &Ending, label: &str) -> (Ended, bool) {
+fn judge(ending: &Ending, warn: impl FnOnce(&dyn Display)) -> (Ended, bool) {
     const ABORT: i32 = 6;
     const KILL: i32 = 9;
     const TERM: i32 = 15;
     match ending {
         Ending::Exited(code) => (Ended::Exited(*code), false),
         Ending::Stopped(stop @ (Stop::Timeout | Stop::Wall)) => {
-            tracing::warn!("{label}: {stop}");
+            warn(stop);
             (Ended::Killed(KILL), true)
         }
-        Ending::Stopped(stop @ (Stop::Gone | Stop::Ended | Stop::Exit(_))) => {
-            tracing::debug!("{label}: {stop}");
-            (Ended::Killed(TERM), false)
-        }
+        Ending::Stopped(Stop::Gone | Stop::Ended | Stop::Exit(_)) => (Ended::Killed(TERM), false),
         Ending::Stopped(stop @ Stop::NoMemory) => {
-            tracing::warn!("{label}: {stop}");
+            warn(stop);
             (Ended::Killed(ABORT), false)
         }
         Ending::Failed(why) => {
-            tracing::warn!("{label}: {why}");
+            warn(why);
             (Ended::Killed(ABORT), false)
         }
     }
@@ -420,7 +426,7 @@ mod tests {
 
     #[test]
     fn endings_are_told_in_the_words_for_processes() {
-        let check = |ending: Ending, expected| assert_eq!(judge(&ending, "test"), expected, "{ending:?}");
+        let check = |ending: Ending, expected| assert_eq!(judge(&ending, |_| ()), expected, "{ending:?}");
         check(Ending::Exited(3), (Ended::Exited(3), false));
         check(Ending::Stopped(Stop::Timeout), (Ended::Killed(9), true));
         check(Ending::Stopped(Stop::Wall), (Ended::Killed(9), true));
