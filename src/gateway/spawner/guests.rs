@@ -403,6 +403,34 @@ mod tests {
     }
 
     #[test]
+    fn ends_that_find_no_room_are_said_again() {
+        let mut guests = guests();
+        let (requests, _theirs) = pass::channel().expect("a channel");
+        let (ends, host) = pass::channel().expect("a channel");
+        let (pid, since) = (Pid::from_raw(3).expect("a number"), Instant::now());
+        guests.life = Life::Lives { pid, channels: Channels { requests, ends }, since };
+        let mut said = 0;
+        while guests.deadline().is_none() {
+            guests.send_end(1, said, Why::Gone);
+            said += 1;
+        }
+        guests.send_end(1, said, Why::Gone);
+        let mut heard = Vec::new();
+        loop {
+            let mut bytes = [0; MESSAGE_BYTES_MAX];
+            while let Ok((length, _)) = pass::receive(&host, &mut bytes) {
+                match Message::<ToSpawner>::decode(&bytes[..length]).expect("a message").what {
+                    ToSpawner::End { id, .. } => heard.push(id),
+                    other => panic!("{other:?}"),
+                }
+            }
+            let Some(again) = guests.deadline() else { break };
+            guests.keep(again);
+        }
+        assert!(heard.into_iter().eq(0..=said), "each once, in order");
+    }
+
+    #[test]
     fn pauses_grow_to_a_bound() {
         let mut guests = guests();
         let pauses: Vec<_> = (0..9).map(|_| guests.next_pause().as_millis()).collect();
