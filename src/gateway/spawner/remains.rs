@@ -22,6 +22,10 @@ use crate::sys::user;
 const AGAIN_FIRST: Duration = Duration::from_millis(5);
 const AGAIN_LAST: Duration = Duration::from_secs(1);
 
+/// Looks in a row that must find nothing, where there are orphans at all: in the midst of an exec a process has no
+/// environment to be known by.
+const MISSES_MAX: u32 = 3;
+
 /// Afterwards it is said that they cannot be ended: they hang in the kernel.
 const LOOKS_MAX: u32 = 30;
 
@@ -37,6 +41,8 @@ pub struct Remain {
     look_at: Instant,
     again: Duration,
     looks: u32,
+    /// Those of the last looks that found nothing.
+    misses: u32,
     told: bool,
 }
 
@@ -45,7 +51,17 @@ impl Remain {
     pub fn new(leader: Pid, unique: String, kill_at: Instant) -> Self {
         let leader = leader.as_raw_nonzero().get();
         let look_at = Instant::now();
-        Self { leader, has_group: true, unique, kill_at, look_at, again: AGAIN_FIRST, looks: 0, told: false }
+        Self {
+            leader,
+            has_group: true,
+            unique,
+            kill_at,
+            look_at,
+            again: AGAIN_FIRST,
+            looks: 0,
+            misses: 0,
+            told: false,
+        }
     }
 }
 
@@ -92,17 +108,21 @@ impl Remains {
             at += 1;
             let is_others = |one: &Seen| one.group == remain.leader && is_foreign(one, &seen, own);
             remain.has_group = remain.has_group && !seen.iter().any(is_others);
-            remain.look_at > now || remain.look(&mine, now)
+            remain.look_at > now || remain.look(&mine, seen.is_empty(), now)
         });
     }
 }
 
 impl Remain {
-    /// Ends what was found; whether it is to be looked for again.
-    fn look(&mut self, found: &[Seen], now: Instant) -> bool {
+    /// Ends what was found; whether it is to be looked for again. Having found nothing `is_sure` where there are no
+    /// orphans.
+    fn look(&mut self, found: &[Seen], is_sure: bool, now: Instant) -> bool {
         if found.is_empty() && !self.has_group {
-            return false;
+            self.misses += 1;
+            self.look_at = now + AGAIN_FIRST * self.misses;
+            return !is_sure && self.misses < MISSES_MAX;
         }
+        self.misses = 0;
         // What forks and exits all the time is in its group and never seen.
         let groups = found.iter().map(|one| one.group).chain(self.has_group.then_some(self.leader));
         let groups: BTreeSet<i32> = groups.collect();
