@@ -173,3 +173,34 @@ impl Word {
 fn name_of<N: Copy>(processes: &BTreeMap<N, Process>, pid: Pid) -> Option<N> {
     processes.iter().find(|(_, process)| process.pid == pid).map(|(name, _)| *name)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_says_much_is_heard_a_few_notes_at_a_time() {
+        let (channel, theirs) = pass::channel().expect("a channel");
+        let counters = Counters::new().expect("counters");
+        let mut process = Process::new(process::own_pid(), Some(channel), counters, None);
+        for _ in 0..2 * NOTES_MAX + 1 {
+            pass::send(&theirs, b"R", None).expect("room for it");
+        }
+        let mut heard = || process.hear(Report::from_note).map(|notes| notes.len()).ok();
+        assert_eq!([heard(), heard(), heard(), heard()], [NOTES_MAX, NOTES_MAX, 1, 0].map(Some));
+        pass::send(&theirs, b"F", None).expect("room for it");
+        pass::send(&theirs, b"nonsense", None).expect("room for it");
+        assert_eq!(heard(), None, "nothing of it is believed");
+    }
+
+    #[test]
+    fn the_status_is_told_no_more_often_than_it_is_made() {
+        let counters = Counters::new().expect("counters");
+        let mut process = Process::new(process::own_pid(), None, counters, None);
+        let now = Instant::now();
+        let mut may = |at| process.may_be_told(at);
+        assert!(
+            may(now) && !may(now) && may(now + metrics::STATUS_EVERY) && !may(now + metrics::STATUS_EVERY)
+        );
+    }
+}

@@ -203,31 +203,31 @@ fn who_talks_without_end_holds_up_nobody() {
 
 /// Process 1 is given the orphans of all others, and must not take one of its own for such.
 fn process_1_loses_no_child() {
-    let folder = tempfile::tempdir().expect("a folder");
-    configure(folder.path(), "", "");
-    let own = command(folder.path());
-    let mut inside = Command::new("unshare");
-    inside.args(["--fork", "--pid", "--kill-child", "--mount-proc"]).arg(own.get_program());
-    inside.args(own.get_args()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let is_possible = Command::new("unshare").args(["--fork", "--pid", "--mount-proc", "true"]).output();
-    if !is_possible.is_ok_and(|output| output.status.success()) {
+    let own_namespace = ["--fork", "--pid", "--kill-child", "--mount-proc"];
+    let tried = Command::new("unshare").args(own_namespace).arg("true").output();
+    if !tried.is_ok_and(|output| output.status.success()) {
         return;
     }
-    let server = Server::spawn(folder.path(), inside);
     let children = |pid: u32| -> Vec<u32> {
         let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
         text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
     };
-    let supervisor = children(server.child.id())[0];
-    for round in 0..20_u64 {
-        // The second dies while the first is being buried, sooner or later.
-        let workers = children(supervisor);
-        assert_eq!(workers.len(), 2, "{round}");
-        signal(workers[0], Signal::KILL);
-        std::thread::sleep(Duration::from_micros(200 * round));
+    let folder = tempfile::tempdir().expect("a folder");
+    configure(folder.path(), "", "");
+    for round in 0..24 {
+        let own = command(folder.path());
+        let mut inside = Command::new("unshare");
+        inside.args(own_namespace).arg(own.get_program()).args(own.get_args());
+        inside.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let server = Server::spawn(folder.path(), inside);
+        let workers = children(children(server.child.id())[0]);
+        assert_eq!(workers.len(), 2);
+        // The second is buried and forked anew when the first, which was alive a moment ago, dies too.
         signal(workers[1], Signal::KILL);
+        std::thread::sleep(Duration::from_micros(60 * round));
+        signal(workers[0], Signal::KILL);
         server.until("both are there again", |status| {
-            status.restarts == 2 * (round + 1) && status.workers.iter().all(|worker| worker.pid.is_some())
+            status.restarts == 2 && status.workers.iter().all(|worker| worker.pid.is_some())
         });
     }
 }
