@@ -23,6 +23,8 @@
 //! * **generation**: one set of workers, made from one reading of the configuration.
 //! * **op**: something asked of the kernel; **completion**: its answer; **slot** and **reuse**: where
 //!   a connection lives and the how-manieth one lives there, so that late completions are harmless.
+//! * **runner**: who runs what answers a request, programs or modules, for the workers; **run**: one
+//!   such answer, as the worker and its runner know it; **mailbox**: the connection between both.
 //! * **event** / **action**: into / out of a machine.
 //! * **facts**: what was looked up; **entry**: facts and ready-made answers, cached; **plan**: the
 //!   decided answer; **representation**: one form (coding) of a file.

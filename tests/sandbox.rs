@@ -244,7 +244,7 @@ fn start(at: &Path, user: Option<&User>) -> Start {
         access_log: None,
         user: user.cloned(),
         tls: None,
-        spawner: None,
+        mailboxes: None,
     }
 }
 

@@ -32,7 +32,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// Narrow doors: of the second room, the first may name only these items.
 const DOORS: &[(&str, &str, &[&str])] = &[
     ("supervisor", "worker", &["Start", "run", "start"]),
-    ("supervisor", "gateway", &["is_wanted", "spawner", "start"]),
+    ("supervisor", "gateway", &["spawner", "start", "wcgi"]),
     ("supervisor", "precompress", &["is_wanted", "run", "start"]),
     ("supervisor", "metrics", &["run", "start"]),
     // Time is a value that the ring hands out.

@@ -1,9 +1,9 @@
-//! What a worker and the spawner tell each other, as bytes: one message is one packet of a unix SEQPACKET
-//! socket. Pure: knows neither sockets nor programs.
+//! What a worker and a runner, the spawner or the module host, tell each other, as bytes: one message is one packet
+//! of a unix SEQPACKET socket. Pure: knows neither sockets nor programs.
 //!
 //! ```text
-//! worker -> spawner    Hello   Start + descriptors   End
-//! spawner -> worker    Hello   Started | Refused   Exited
+//! worker -> runner    Hello   Start + descriptors   End
+//! runner -> worker    Hello   Started | Refused   Exited   Ran
 //! ```
 //!
 //! Either side may die and be forked anew on the same socket, whose queues survive it. Therefore every
@@ -13,13 +13,13 @@
 //! * What is not meant for the receiver's own epoch is for its predecessor, and is dropped, descriptors too.
 //!   Only `Hello` is for whoever reads it.
 //! * A message from another epoch than before says that the peer is new: what its predecessor was asked or
-//!   has asked for is dead. The worker answers 502; the spawner ends the programs.
-//! * Each side says `Hello` first of all; the spawner answers a worker's `Hello` with its own, so that a new
-//!   worker learns the epoch of an old spawner.
+//!   has asked for is dead. The worker answers 502; the runner ends the programs.
+//! * Each side says `Hello` first of all; the runner answers a worker's `Hello` with its own, so that a new
+//!   worker learns the epoch of an old runner.
 //!
 //! Descriptors travel with `Start` only: the write end of the pipe the answer goes to, then, where
 //! [`Start::input`] says so, what the program reads as its standard input, a pipe or a file. Standard error
-//! is the spawner's own business: it logs the lines.
+//! is the runner's own business: it logs the lines.
 //!
 //! Numbers are little-endian. A message that does not decode is a mistake of ours, not of a client.
 
@@ -53,7 +53,7 @@ pub struct Message<T> {
 
 /// What a worker says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ToSpawner<'a> {
+pub enum ToRunner<'a> {
     /// I am here, and know nothing of what was before me.
     Hello,
     /// Start a program.
@@ -76,7 +76,7 @@ pub struct Start<'a> {
     pub mount: MountId,
     /// Whether a descriptor for standard input comes along; without, it is empty.
     pub input: bool,
-    /// The whole path of the request, normalised: the spawner finds the program and sets SCRIPT_NAME,
+    /// The whole path of the request, normalised: the runner finds the program and sets SCRIPT_NAME,
     /// SCRIPT_FILENAME, PATH_INFO and PATH_TRANSLATED, and adds DOCUMENT_ROOT, PATH and the `env` of the mount.
     pub path: &'a [u8],
     /// Arguments (RFC 3875 section 4.4), mostly none; passed on where the mount has arguments.
@@ -140,7 +140,7 @@ impl Why {
     }
 }
 
-/// What the spawner says.
+/// What a runner says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ToWorker {
     /// I am here, and what was asked of my predecessor is dead.
@@ -170,7 +170,21 @@ pub enum ToWorker {
         how: Ended,
         /// The processor time it and the children it waited for took.
         cpu: Duration,
-        /// Whether the spawner ended it, because it ran for longer than `wall`.
+        /// Whether the runner ended it, because it ran for longer than `wall`.
+        overran: bool,
+    },
+    /// `Started` and `Exited` in one, of what ended before anybody had to know that it runs. It says no more than
+    /// both; one packet wakes the worker once.
+    Ran {
+        /// The request.
+        id: u64,
+        /// The program's process.
+        pid: u32,
+        /// How it ended.
+        how: Ended,
+        /// The processor time it took.
+        cpu: Duration,
+        /// Whether the runner ended it, because it ran for longer than `wall`.
         overran: bool,
     },
 }
@@ -217,6 +231,7 @@ const END: u8 = 3;
 const STARTED: u8 = 4;
 const REFUSED: u8 = 5;
 const EXITED: u8 = 6;
+const RAN: u8 = 7;
 
 /// Writes a `Start` piece by piece into a buffer that can be used again.
 ///
@@ -301,16 +316,16 @@ impl<'b> StartWriter<'b> {
     }
 }
 
-impl Message<ToSpawner<'_>> {
+impl Message<ToRunner<'_>> {
     /// Appends a message that is no `Start`; that has [`StartWriter`].
     ///
     /// # Panics
     /// When it is a `Start`.
     pub fn encode(&self, into: &mut Vec<u8>) {
         match self.what {
-            ToSpawner::Hello => head(into, HELLO, self.from, self.to),
-            ToSpawner::Start(_) => panic!("a start is written piece by piece"),
-            ToSpawner::End { id, why } => {
+            ToRunner::Hello => head(into, HELLO, self.from, self.to),
+            ToRunner::Start(_) => panic!("a start is written piece by piece"),
+            ToRunner::End { id, why } => {
                 head(into, END, self.from, self.to);
                 into.extend_from_slice(&id.to_le_bytes());
                 into.push(index_of(&Why::ALL, &why));
@@ -319,15 +334,15 @@ impl Message<ToSpawner<'_>> {
     }
 }
 
-impl<'a> Message<ToSpawner<'a>> {
+impl<'a> Message<ToRunner<'a>> {
     /// Reads one message; `None` where it is none of a worker's.
     pub fn decode(bytes: &'a [u8]) -> Option<Self> {
         let mut rest = Reader(bytes);
         let (kind, from, to) = (rest.u8()?, rest.u64()?, rest.u64()?);
         let what = match kind {
-            HELLO => ToSpawner::Hello,
-            START => return Some(Self { from, to, what: ToSpawner::Start(start(bytes, rest)?) }),
-            END => ToSpawner::End { id: rest.u64()?, why: *Why::ALL.get(usize::from(rest.u8()?))? },
+            HELLO => ToRunner::Hello,
+            START => return Some(Self { from, to, what: ToRunner::Start(start(bytes, rest)?) }),
+            END => ToRunner::End { id: rest.u64()?, why: *Why::ALL.get(usize::from(rest.u8()?))? },
             _ => return None,
         };
         rest.end(Self { from, to, what })
@@ -379,19 +394,17 @@ impl Message<ToWorker> {
             }
             ToWorker::Exited { id, how, cpu, overran } => {
                 begin(EXITED, id);
-                let (by_signal, number) = match how {
-                    Ended::Exited(code) => (false, code),
-                    Ended::Killed(signal) => (true, signal),
-                };
-                into.push(u8::from(by_signal));
-                into.extend_from_slice(&number.to_le_bytes());
-                into.extend_from_slice(&u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX).to_le_bytes());
-                into.push(u8::from(overran));
+                end(into, how, cpu, overran);
+            }
+            ToWorker::Ran { id, pid, how, cpu, overran } => {
+                begin(RAN, id);
+                into.extend_from_slice(&pid.to_le_bytes());
+                end(into, how, cpu, overran);
             }
         }
     }
 
-    /// Reads one message; `None` where it is none of a spawner's.
+    /// Reads one message; `None` where it is none of a runner's.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut rest = Reader(bytes);
         let (kind, from, to) = (rest.u8()?, rest.u64()?, rest.u64()?);
@@ -403,11 +416,15 @@ impl Message<ToWorker> {
             }
             EXITED => ToWorker::Exited {
                 id: rest.u64()?,
-                how: match rest.bool()? {
-                    false => Ended::Exited(rest.i32()?),
-                    true => Ended::Killed(rest.i32()?),
-                },
-                cpu: Duration::from_nanos(rest.u64()?),
+                how: rest.ended()?,
+                cpu: rest.time()?,
+                overran: rest.bool()?,
+            },
+            RAN => ToWorker::Ran {
+                id: rest.u64()?,
+                pid: rest.u32()?,
+                how: rest.ended()?,
+                cpu: rest.time()?,
                 overran: rest.bool()?,
             },
             _ => return None,
@@ -420,6 +437,17 @@ fn head(into: &mut Vec<u8>, kind: u8, from: u64, to: u64) {
     into.push(kind);
     into.extend_from_slice(&from.to_le_bytes());
     into.extend_from_slice(&to.to_le_bytes());
+}
+
+fn end(into: &mut Vec<u8>, how: Ended, cpu: Duration, overran: bool) {
+    let (by_signal, number) = match how {
+        Ended::Exited(code) => (false, code),
+        Ended::Killed(signal) => (true, signal),
+    };
+    into.push(u8::from(by_signal));
+    into.extend_from_slice(&number.to_le_bytes());
+    into.extend_from_slice(&u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX).to_le_bytes());
+    into.push(u8::from(overran));
 }
 
 fn index_of<T: PartialEq>(all: &[T], one: &T) -> u8 {
@@ -469,6 +497,17 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
+    fn ended(&mut self) -> Option<Ended> {
+        Some(match self.bool()? {
+            false => Ended::Exited(self.i32()?),
+            true => Ended::Killed(self.i32()?),
+        })
+    }
+
+    fn time(&mut self) -> Option<Duration> {
+        self.u64().map(Duration::from_nanos)
+    }
+
     /// `message`, if nothing is left.
     fn end<T>(&self, message: T) -> Option<T> {
         self.0.is_empty().then_some(message)
@@ -500,9 +539,9 @@ mod tests {
         let arguments: [&[u8]; 2] = [b"a", b""];
         let variables: [(&[u8], &[u8]); 3] = [(b"A", b"1=2"), (b"EMPTY", b""), (b"B\xff", b"\xfe\n")];
         let bytes = written(b"/cgi-bin/a", &arguments, &variables).expect("it fits");
-        let message = Message::<ToSpawner>::decode(&bytes).expect("it decodes");
+        let message = Message::<ToRunner>::decode(&bytes).expect("it decodes");
         assert_eq!((message.from, message.to), (3, 4));
-        let ToSpawner::Start(start) = message.what else { panic!("a start: {message:?}") };
+        let ToRunner::Start(start) = message.what else { panic!("a start: {message:?}") };
         assert_eq!((start.id, start.mount, start.input), (u64::MAX, MOUNT, true));
         assert_eq!(start.path, b"/cgi-bin/a");
         assert_eq!(start.arguments.iter().collect::<Vec<_>>(), arguments);
@@ -510,8 +549,8 @@ mod tests {
         assert_eq!(found, [&b"A=1=2"[..], b"EMPTY=", b"B\xff=\xfe\n"]);
 
         let bytes = written(b"", &[], &[]).expect("it fits");
-        let message = Message::<ToSpawner>::decode(&bytes).expect("it decodes");
-        let ToSpawner::Start(start) = message.what else { panic!("a start: {message:?}") };
+        let message = Message::<ToRunner>::decode(&bytes).expect("it decodes");
+        let ToRunner::Start(start) = message.what else { panic!("a start: {message:?}") };
         assert_eq!((start.arguments.iter().count(), start.variables.iter().count()), (0, 0));
     }
 
@@ -535,12 +574,12 @@ mod tests {
 
     #[test]
     fn short_messages_arrive_as_they_were_written() {
-        let whys = Why::ALL.map(|why| ToSpawner::End { id: 9, why });
-        for what in whys.into_iter().chain([ToSpawner::Hello]) {
+        let whys = Why::ALL.map(|why| ToRunner::End { id: 9, why });
+        for what in whys.into_iter().chain([ToRunner::Hello]) {
             let message = Message { from: u64::MAX, to: 0, what };
             let mut bytes = Vec::new();
             message.encode(&mut bytes);
-            assert_eq!(Message::<ToSpawner>::decode(&bytes), Some(message));
+            assert_eq!(Message::<ToRunner>::decode(&bytes), Some(message));
         }
         let exited = |how, overran| ToWorker::Exited { id: 1, how, cpu: Duration::new(7, 9), overran };
         let refused = Refusal::ALL.map(|why| ToWorker::Refused { id: 2, why });
@@ -550,6 +589,7 @@ mod tests {
             ToWorker::Started { id: 3, pid: 1, nph: false },
             exited(Ended::Exited(255), false),
             exited(Ended::Killed(9), true),
+            ToWorker::Ran { id: 4, pid: 7, how: Ended::Exited(0), cpu: Duration::new(1, 2), overran: false },
         ];
         for what in others.into_iter().chain(refused) {
             let message = Message { from: 5, to: 6, what };
@@ -576,7 +616,7 @@ mod tests {
             let mut bytes = sound.clone();
             assert_ne!(bytes[at], byte, "{label}: nothing is broken");
             bytes[at] = byte;
-            assert_eq!(Message::<ToSpawner>::decode(&bytes), None, "{label}");
+            assert_eq!(Message::<ToRunner>::decode(&bytes), None, "{label}");
         };
         let last = sound.len() - 1;
         check(0, 99, "an unknown kind");
@@ -593,7 +633,7 @@ mod tests {
         #[test]
         fn any_bytes_are_decoded_or_refused(bytes in vec(any::<u8>(), 0..200), kind in 0_u8..8) {
             let bytes = [&[kind], &bytes[..]].concat();
-            if let Some(Message { what: ToSpawner::Start(start), .. }) = Message::<ToSpawner>::decode(&bytes) {
+            if let Some(Message { what: ToRunner::Start(start), .. }) = Message::<ToRunner>::decode(&bytes) {
                 prop_assert!(start.variables.iter().all(|variable| variable.contains(&b'=')));
             }
             let _ = Message::<ToWorker>::decode(&bytes);
@@ -609,8 +649,8 @@ mod tests {
             let texts: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
             let pairs: Vec<(&[u8], &[u8])> = variables.iter().map(|(name, value)| (&name[..], &value[..])).collect();
             let mut bytes = written(&path, &texts, &pairs).expect("it fits");
-            let decoded = Message::<ToSpawner>::decode(&bytes).expect("it decodes");
-            let ToSpawner::Start(start) = decoded.what else { panic!("a start") };
+            let decoded = Message::<ToRunner>::decode(&bytes).expect("it decodes");
+            let ToRunner::Start(start) = decoded.what else { panic!("a start") };
             prop_assert_eq!(start.path, &path[..]);
             prop_assert_eq!(start.arguments.iter().collect::<Vec<_>>(), texts);
             let joined: Vec<Vec<u8>> = pairs.iter().map(|(name, value)| [name, &b"="[..], value].concat()).collect();
@@ -620,7 +660,7 @@ mod tests {
                 bytes[at] = byte;
             }
             // Whatever it says now, it is read without harm.
-            let _ = Message::<ToSpawner>::decode(&bytes);
+            let _ = Message::<ToRunner>::decode(&bytes);
         }
     }
 }

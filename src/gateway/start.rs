@@ -1,19 +1,49 @@
-//! All the spawner is given at birth, and what a worker needs to reach it.
+//! All a runner is given at birth, and what a worker needs to reach it.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use crate::config::Config;
+use crate::config::{Config, Mount, MountKind};
 use crate::observe::names::Counters;
-use crate::sys::process::User;
+use crate::sys::process::{self, User};
 
-/// What the spawner of a generation is given.
+/// A process that runs for the workers what answers requests. A generation has at most one of each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Runner {
+    /// Starts programs.
+    Spawner,
+    /// Runs modules.
+    ModuleHost,
+}
+
+impl Runner {
+    /// All there are, in the order of their numbers.
+    pub const ALL: [Self; 2] = [Self::Spawner, Self::ModuleHost];
+
+    /// Who runs what a mount names.
+    pub fn of(mount: &Mount) -> Self {
+        match mount.kind {
+            MountKind::Process(_) => Self::Spawner,
+            MountKind::Module(_) => Self::ModuleHost,
+        }
+    }
+
+    /// As logs name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Spawner => "spawner",
+            Self::ModuleHost => "module host",
+        }
+    }
+}
+
+/// What a runner is given.
 ///
 /// It is forked without exec, before the workers; the process is single-threaded, its name is set, and all
 /// descriptors of the supervisor but those here and the standard ones are closed. No signal is blocked;
-/// INT, TERM, HUP, USR1, USR2 and PIPE are ignored, since they are meant for the supervisor alone: the
-/// spawner takes its orders over `channel`, in the words of [`crate::gateway::start::STOP`]. The end of
-/// the stream says that the supervisor is gone: stop.
+/// INT, TERM, HUP, USR1, USR2 and PIPE are ignored, since they are meant for the supervisor alone: a runner
+/// takes its orders over `channel`, in the words of [`crate::gateway::start::STOP`]. The end of the stream
+/// says that the supervisor is gone: stop.
 #[derive(Debug)]
 pub struct Start {
     /// Which generation, from 1.
@@ -33,11 +63,12 @@ pub struct Start {
     pub counters: Counters,
 }
 
-/// A worker's end of its connection with the spawner.
+/// A worker's ends of its connections with the runners.
 #[derive(Debug)]
-pub struct Mailbox {
-    /// One end of a SEQPACKET pair, non-blocking.
-    pub fd: OwnedFd,
+pub struct Mailboxes {
+    /// One end of a SEQPACKET pair each, non-blocking, in the order of [`Runner::ALL`]; `None` where no site has
+    /// anything to run of the kind.
+    pub fds: [Option<OwnedFd>; 2],
     /// The number of the worker's life: no other process of the generation has it, and it tells the worker's
     /// index, as [`epoch_after`] makes it.
     pub epoch: u64,
@@ -60,6 +91,12 @@ pub fn epoch_after(last: u64, index: u32, workers: usize) -> u64 {
 /// Whether an epoch may be one of the worker of this index.
 pub fn is_epoch_of(epoch: u64, index: usize, workers: usize) -> bool {
     epoch.checked_rem(workers as u64) == Some(index as u64)
+}
+
+/// How every UNIQUE_ID of a generation begins. What follows is made of a worker's epoch and its number for the
+/// request, which it uses for one runner only.
+pub fn unique_prefix(generation: u64) -> String {
+    format!("{}-{generation}-", process::parent_pid())
 }
 
 /// The order to end what runs and to exit with success.

@@ -15,16 +15,16 @@ use super::cgi::head::{self, Answer};
 use super::cgi::variables::{About, Variables};
 #[cfg(feature = "wcgi")]
 use super::messages::ToWorker;
-use super::messages::{Message, MountId, Refusal, StartWriter, ToSpawner};
+use super::messages::{Message, MountId, Refusal, StartWriter, ToRunner};
 use super::spawner::programs::Programs;
 #[cfg(feature = "wcgi")]
-use super::wcgi;
+use super::{start::Start, wcgi};
 use crate::config::{self, Config, Environment, Flags, Module, MountKind};
 use crate::http::fields::Fields;
 use crate::http::request::{Method, Request, Target, Version};
 use crate::http::{status, target};
 #[cfg(feature = "wcgi")]
-use crate::observe::log;
+use crate::observe::{log, names::Counters};
 #[cfg(feature = "wcgi")]
 use crate::sys::pass;
 use crate::sys::process::{self, Ended, Kill, User};
@@ -63,6 +63,9 @@ pub struct Finding {
 const MODULE_MEMORY: u64 = 64 << 20;
 const MODULE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// From whom to whom the request is.
+const EPOCHS: (u64, u64) = (1, 1);
+
 /// Output beyond this is not kept.
 const OUTPUT_MAX: usize = 64 << 20;
 
@@ -100,7 +103,7 @@ pub fn run(trial: &Trial) -> Result<Finding, String> {
     descriptors.extend(input.map(OwnedFd::from));
     let run = Run::new(output, timeout);
     if is_module {
-        run_module(trial, &config, &message, descriptors, run)
+        run_module(trial, config, &message, descriptors, run)
     } else {
         run_script(trial, config, &message, descriptors, run)
     }
@@ -124,7 +127,7 @@ fn run_script(
     descriptors: Vec<OwnedFd>,
     mut run: Run,
 ) -> Result<Finding, String> {
-    let Some(Message { what: ToSpawner::Start(start), .. }) = Message::<ToSpawner>::decode(message) else {
+    let Some(Message { what: ToRunner::Start(start), .. }) = Message::<ToRunner>::decode(message) else {
         return Err("the request cannot be told to a script".to_owned());
     };
     let user = match config.server.user.as_deref() {
@@ -161,27 +164,35 @@ fn run_script(
 #[cfg(feature = "wcgi")]
 fn run_module(
     trial: &Trial,
-    config: &Config,
+    config: Config,
     message: &[u8],
     descriptors: Vec<OwnedFd>,
     mut run: Run,
 ) -> Result<Finding, String> {
     log::start(tracing::Level::WARN);
-    let (requests, their_requests) = pass::channel().map_err(|error| error.to_string())?;
-    // Nothing is told to end: the host ends with the process.
-    let (_ends, their_ends) = pass::channel().map_err(|error| error.to_string())?;
-    let host = wcgi::host(config, (their_requests, their_ends), "trial-");
+    let (mailbox, worker) = pass::channel().map_err(|error| error.to_string())?;
+    // The host ends with the process, and is told nothing.
+    let (_supervisor, channel) = pass::channel().map_err(|error| error.to_string())?;
+    let host = wcgi::host(Start {
+        generation: 0,
+        epoch: EPOCHS.1,
+        config: Rc::new(config),
+        channel,
+        workers: vec![worker],
+        user: None,
+        counters: Counters::new().map_err(|error| error.to_string())?,
+    });
     let host = host.map_err(|error| format!("modules cannot be run here: {error:#}"))?;
     thread::spawn(move || host.serve());
     let borrowed: Vec<_> = descriptors.iter().map(|descriptor| descriptor.as_fd()).collect();
-    pass::send_all(&requests, message, &borrowed).map_err(|errno| errno.to_string())?;
+    pass::send_all(&mailbox, message, &borrowed).map_err(|errno| errno.to_string())?;
     drop(descriptors);
     let mut said = [0; 64];
     let followed = run.follow(|| {
-        let (length, _) = pass::receive(&requests, &mut said).ok()?;
+        let (length, _) = pass::receive(&mailbox, &mut said).ok()?;
         match Message::<ToWorker>::decode(&said[..length])?.what {
             ToWorker::Refused { why, .. } => Some(Err(why)),
-            ToWorker::Exited { how, cpu, .. } => Some(Ok((how, cpu))),
+            ToWorker::Exited { how, cpu, .. } | ToWorker::Ran { how, cpu, .. } => Some(Ok((how, cpu))),
             ToWorker::Started { .. } | ToWorker::Hello => None,
         }
     });
@@ -190,7 +201,7 @@ fn run_module(
 }
 
 #[cfg(not(feature = "wcgi"))]
-fn run_module(trial: &Trial, _: &Config, _: &[u8], _: Vec<OwnedFd>, _: Run) -> Result<Finding, String> {
+fn run_module(trial: &Trial, _: Config, _: &[u8], _: Vec<OwnedFd>, _: Run) -> Result<Finding, String> {
     Err(format!(
         "`{}` is a module, and this httpd was built without WebAssembly\n    = build with `cargo build --release \
          --features wcgi`",
@@ -241,7 +252,7 @@ fn message(trial: &Trial, path: &str, query: Option<&str>) -> Result<Vec<u8>, St
     let mount = MountId { site: 0, mount: 0 };
     let unfit = |_| "the request is too long to be told to a script".to_owned();
     let mut writer =
-        StartWriter::new(&mut buffer, (0, 0), 1, mount, trial.body.is_some(), normal).map_err(unfit)?;
+        StartWriter::new(&mut buffer, EPOCHS, 1, mount, trial.body.is_some(), normal).map_err(unfit)?;
     for (name, value) in variables.iter() {
         writer.variable(name, value).map_err(unfit)?;
     }

@@ -72,7 +72,7 @@ counters! {
     TimedOut          Total "connections_timed_out"   "Connections ended by a deadline other than the idle one."
     LeasesStarved     Total "leases_starved"          "How often a receive found no free buffer."
     LogLinesLost      Total "log_lines_lost"          "Access log lines that could not be written."
-    ProgramsAsked     Total "programs_asked"          "Programs the spawner was asked to start."
+    ProgramsAsked     Total "programs_asked"          "Programs that were asked for."
     ProgramsTurnedAway Total "programs_turned_away"   "Requests for programs refused because too many ran and waited."
     ProgramsFailed    Total "programs_failed"         "Programs whose answer was none, or not whole."
     ProgramsWaiting   Gauge "programs_waiting"        "Requests that wait for their program's turn."

@@ -107,7 +107,7 @@ pub struct Worker {
 /// A process beside the workers.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Companion {
-    /// `spawner`, `precompressor` or `metrics`.
+    /// `spawner`, `modules`, `precompressor` or `metrics`.
     pub name: String,
     /// Its generation.
     pub generation: u64,

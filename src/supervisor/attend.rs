@@ -10,7 +10,7 @@ use super::children::Process;
 use super::companions::{Action, CompanionId, Event, Kind};
 use super::launch::{self, Confined, Launched};
 use crate::config::Config;
-use crate::gateway::start as spawner;
+use crate::gateway::start::{self as gateway, Runner};
 use crate::metrics::start as metrics;
 use crate::observe::status;
 use crate::precompress::start as precompressor;
@@ -24,7 +24,9 @@ pub struct Programs {
     /// The life of a worker.
     pub worker: fn(start::Start) -> ExitCode,
     /// The life of a spawner.
-    pub spawner: Program<spawner::Start>,
+    pub spawner: Program<gateway::Start>,
+    /// The life of a module host.
+    pub modules: Program<gateway::Start>,
     /// The life of a precompressor.
     pub precompressor: Program<precompressor::Start>,
     /// The life of the process that serves metrics.
@@ -44,34 +46,58 @@ impl Programs {
     fn are_wanted(&self, kind: Kind, config: &Config) -> bool {
         match kind {
             Kind::Spawner => (self.spawner.is_wanted)(config),
+            Kind::Modules => (self.modules.is_wanted)(config),
             Kind::Precompressor => (self.precompressor.is_wanted)(config),
             Kind::Metrics => (self.metrics.is_wanted)(config),
         }
     }
 }
 
-/// The connections between the workers of a generation and its spawner. Both ends of each are kept, so
-/// that whoever dies can be forked anew on the same one.
+/// The connections between the workers of a generation and one of its runners: the ends of both, by the worker's
+/// index. Both are kept, so that whoever dies can be forked anew on the same one.
+type Ends = Vec<(OwnedFd, OwnedFd)>;
+
+/// Those with all its runners, in the order of [`Runner::ALL`]; none where there is nothing to run.
 #[derive(Debug, Default)]
-pub(super) struct Mailboxes(Vec<(OwnedFd, OwnedFd)>);
+pub(super) struct Mailboxes([Ends; 2]);
+
+/// What a runner is as a companion.
+fn kind_of(runner: Runner) -> Kind {
+    match runner {
+        Runner::Spawner => Kind::Spawner,
+        Runner::ModuleHost => Kind::Modules,
+    }
+}
 
 impl Supervisor {
     /// The mailboxes a generation of this configuration needs.
     pub(super) fn mailboxes(&self, config: &Config) -> Result<Mailboxes, Error> {
-        if !self.programs.are_wanted(Kind::Spawner, config) {
-            return Ok(Mailboxes::default());
+        let mut mailboxes = Mailboxes::default();
+        for (ends, runner) in mailboxes.0.iter_mut().zip(Runner::ALL) {
+            if self.programs.are_wanted(kind_of(runner), config) {
+                *ends = (0..config.server.workers).map(|_| pass::channel()).collect::<Result<_, _>>()?;
+            }
         }
-        (0..config.server.workers).map(|_| pass::channel()).collect::<Result<_, _>>().map(Mailboxes)
+        Ok(mailboxes)
     }
 
-    /// A worker's end of its mailbox, for a new life.
-    pub(super) fn mailbox(&mut self, generation: u64, index: u32) -> Result<Option<spawner::Mailbox>, Error> {
+    /// A worker's ends of its mailboxes, for a new life.
+    pub(super) fn mailboxes_of(
+        &mut self,
+        generation: u64,
+        index: u32,
+    ) -> Result<Option<gateway::Mailboxes>, Error> {
         let Some(generation) = self.generations.get(&generation) else { return Ok(None) };
-        let mailboxes = &generation.mailboxes.0;
-        let Some((ours, _)) = mailboxes.get(index as usize) else { return Ok(None) };
-        let fd = duplicate(ours)?;
-        self.epoch = spawner::epoch_after(self.epoch, index, mailboxes.len());
-        Ok(Some(spawner::Mailbox { fd, epoch: self.epoch }))
+        let mut fds = [None, None];
+        for (fd, ends) in fds.iter_mut().zip(&generation.mailboxes.0) {
+            *fd = ends.get(index as usize).map(|(ours, _)| duplicate(ours)).transpose()?;
+        }
+        if fds.iter().all(Option::is_none) {
+            return Ok(None);
+        }
+        let workers = generation.config.server.workers as usize;
+        self.epoch = gateway::epoch_after(self.epoch, index, workers);
+        Ok(Some(gateway::Mailboxes { fds, epoch: self.epoch }))
     }
 
     /// Begins or goes on to have a companion, where the configuration of its generation needs one.
@@ -147,19 +173,23 @@ impl Supervisor {
         let config = Rc::clone(&generation.config);
         let user = generation.user.clone();
         let launched = match id.kind {
-            Kind::Spawner => {
+            Kind::Spawner | Kind::Modules => {
+                let (runner, live) = match id.kind {
+                    Kind::Modules => (Runner::ModuleHost, self.programs.modules.live),
+                    _ => (Runner::Spawner, self.programs.spawner.live),
+                };
                 self.epoch += 1;
-                let (epoch, mailboxes) = (self.epoch, &generation.mailboxes.0);
+                let (epoch, ends) = (self.epoch, &generation.mailboxes.0[runner as usize]);
                 launch::accompany(
                     id.kind.name(),
-                    // What programs may gain is for their mount to say.
+                    // What programs may gain is for their mount to say; the module host first looks into itself.
                     Confined::No,
-                    self.programs.spawner.live,
+                    live,
                     |channel, counters| {
-                        let workers = mailboxes.iter().map(|(_, theirs)| duplicate(theirs));
+                        let workers = ends.iter().map(|(_, theirs)| duplicate(theirs));
                         let workers = workers.collect::<Result<_, _>>()?;
                         let generation = id.generation;
-                        Ok(spawner::Start { generation, epoch, config, channel, workers, user, counters })
+                        Ok(gateway::Start { generation, epoch, config, channel, workers, user, counters })
                     },
                     |start| start.workers.iter().chain([&start.channel]).map(|fd| fd.as_raw_fd()).collect(),
                 )
@@ -201,7 +231,7 @@ impl Supervisor {
         let channel = self.attending.get(&id).and_then(|process| process.channel.as_ref());
         let Some(channel) = channel else { return };
         let order = match id.kind {
-            Kind::Spawner => spawner::STOP,
+            Kind::Spawner | Kind::Modules => gateway::STOP,
             Kind::Precompressor => precompressor::STOP,
             Kind::Metrics => metrics::STOP,
         };
@@ -211,5 +241,5 @@ impl Supervisor {
 }
 
 fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, Error> {
-    fd.try_clone().map_err(|error| Error::from_io("hand on", "a connection with the spawner", &error))
+    fd.try_clone().map_err(|error| Error::from_io("hand on", "a connection between processes", &error))
 }

@@ -24,6 +24,8 @@ use crate::sys::process::Ended;
 pub enum Kind {
     /// Starts programs for the workers of its generation, and lives as long as the last of them.
     Spawner,
+    /// Runs modules for the workers of its generation, and lives as long as the last of them.
+    Modules,
     /// Keeps compressed variants ready while its generation is the current one.
     Precompressor,
     /// Serves metrics while its generation is the current one, and until the last worker is gone.
@@ -42,6 +44,7 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Kind::Spawner => "spawner",
+            Kind::Modules => "modules",
             Kind::Precompressor => "precompressor",
             Kind::Metrics => "metrics",
         }
@@ -61,8 +64,8 @@ pub struct CompanionId {
 /// themselves.
 pub const STOP_GRACE: Duration = Duration::from_secs(3);
 
-/// The longest back-off. Nobody waits for a precompressor, and a spawner that cannot live is asked for
-/// again by nobody but clients who already had their 502.
+/// The longest back-off. Nobody waits for a precompressor, and a spawner or a module host that cannot live is asked
+/// for again by nobody but clients who already had their 502.
 const BACK_OFF_MAX: Duration = Duration::from_secs(30);
 
 /// What happened.

@@ -42,8 +42,8 @@ pub fn launch(
 ) -> Result<Launched, Error> {
     fork(prepare, |mut start| {
         let listeners = start.listeners.iter().map(|listener| &listener.fd);
-        let mailbox = start.spawner.as_ref().map(|mailbox| &mailbox.fd);
-        let kept = listeners.chain([&start.channel]).chain(&start.access_log).chain(mailbox);
+        let mailboxes = start.mailboxes.iter().flat_map(|mailboxes| mailboxes.fds.iter().flatten());
+        let kept = listeners.chain([&start.channel]).chain(&start.access_log).chain(mailboxes);
         let kept: Vec<RawFd> = kept.map(AsRawFd::as_raw_fd).collect();
         let settled = settle_in(&format!("worker {}", start.index), &kept).and_then(|()| {
             if let Some(core) = start.core

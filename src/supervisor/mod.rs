@@ -66,6 +66,7 @@ pub fn run(source: Source, config: Config) -> ExitCode {
             is_wanted: crate::gateway::spawner::is_wanted,
             live: crate::gateway::spawner::run,
         },
+        modules: Program { is_wanted: crate::gateway::wcgi::is_wanted, live: crate::gateway::wcgi::run },
         precompressor: Program { is_wanted: crate::precompress::is_wanted, live: crate::precompress::run },
         metrics: Program { is_wanted: |config| config.metrics.is_some(), live: crate::metrics::run },
     };
@@ -344,7 +345,7 @@ impl Supervisor {
     }
 
     fn fork(&mut self, id: WorkerId) -> Result<(), String> {
-        let spawner = self.mailbox(id.generation, id.index).map_err(|error| error.to_string())?;
+        let mailboxes = self.mailboxes_of(id.generation, id.index).map_err(|error| error.to_string())?;
         let Some(generation) = self.generations.get(&id.generation) else {
             return Err("the program it was part of has been replaced".to_owned());
         };
@@ -370,7 +371,7 @@ impl Supervisor {
                         .map_err(|error| Error::from_io("hand on", "the access log", &error))?,
                     user: generation.user.clone(),
                     tls: generation.tls.endpoint.clone(),
-                    spawner,
+                    mailboxes,
                 })
             })
             .map_err(|error| error.to_string())?;
@@ -423,6 +424,7 @@ impl Supervisor {
         self.generations.insert(id, generation);
         // Before the workers, so that it is small, and there when they first ask.
         self.want(Kind::Spawner, id);
+        self.want(Kind::Modules, id);
         if self.is_to_wait(id) {
             tracing::info!("compressing before serving");
             let precompressor = CompanionId { generation: id, kind: Kind::Precompressor };

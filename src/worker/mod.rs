@@ -25,6 +25,7 @@ mod variants;
 mod watched;
 
 pub use accept::Listener;
+pub use gateways::Mailboxes;
 pub use run::{run, settle};
 pub use start::Start;
 
@@ -81,8 +82,8 @@ pub struct Setup<'a> {
     pub listeners: Vec<accept::Listener>,
     /// The channel to the supervisor.
     pub channel: Fd,
-    /// The mailbox of the spawner, and the number of this worker's life; `None` where no site has programs.
-    pub spawner: Option<(Fd, u64)>,
+    /// The mailboxes of those who run programs; `None` where no site has any.
+    pub mailboxes: Option<Mailboxes>,
     /// What TLS sessions are made of; needed when a listener speaks TLS.
     pub tls: Option<Endpoint>,
     /// Where access log lines go.
@@ -165,7 +166,7 @@ impl<R: Ring> Worker<R> {
             slots: Slots::default(),
             timers: Timers::default(),
             lookups: Lookups::default(),
-            gateways: Gateways::new(config, setup.spawner),
+            gateways: Gateways::new(config, setup.mailboxes),
             shared,
             log: Log::new(setup.access_log),
             channel: setup.channel,
@@ -176,7 +177,7 @@ impl<R: Ring> Worker<R> {
         };
         worker.listen();
         worker.watch_channel();
-        worker.greet_spawner();
+        worker.greet_runners();
         worker
     }
 
@@ -251,8 +252,8 @@ impl<R: Ring> Worker<R> {
             Kind::Verify => self.verified(key, payload),
             Kind::Lookup => self.looked_up(key, result, payload),
             Kind::Append => self.appended(result, payload),
-            Kind::SpawnerSays => self.spawner_says(),
-            Kind::SpawnerHears => self.spawner_hears(),
+            Kind::RunnerSays => self.runner_says(token.slot),
+            Kind::RunnerHears => self.runner_hears(token.slot),
             Kind::ProgramInput => self.input_ready(key),
             Kind::ProgramOutput => self.output_ready(key),
             Kind::Cancel => {}

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use super::accept::Listener;
 use super::start::{READY, Start, failed};
-use super::{Life, Setup, Worker};
+use super::{Life, Mailboxes, Setup, Worker};
 use crate::conn::KERNEL_TLS_MIN;
 use crate::files::Share;
 use crate::observe::names::Counter;
@@ -67,7 +67,10 @@ fn serve(start: &Start) -> Result<(), String> {
         config: &start.config,
         listeners: listeners.collect(),
         channel,
-        spawner: start.spawner.as_ref().map(|mailbox| (Fd(mailbox.fd.as_raw_fd()), mailbox.epoch)),
+        mailboxes: start.mailboxes.as_ref().map(|mailboxes| Mailboxes {
+            fds: mailboxes.fds.each_ref().map(|fd| fd.as_ref().map(|fd| Fd(fd.as_raw_fd()))),
+            epoch: mailboxes.epoch,
+        }),
         tls: start.tls.clone(),
         access_log: start.access_log.as_ref().map(|log| Fd(log.as_raw_fd())),
         counters: start.counters.clone(),

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use crate::config::{Address, Config};
-use crate::gateway::start::Mailbox;
+use crate::gateway::start::Mailboxes;
 use crate::observe::names::Counters;
 use crate::sys::process::User;
 use crate::tls::Endpoint;
@@ -45,8 +45,8 @@ pub struct Start {
     /// What TLS sessions are made of; `None` where no listener speaks TLS. Made by the supervisor,
     /// which alone may read keys.
     pub tls: Option<Endpoint>,
-    /// Where programs are asked for; `None` where no site has any.
-    pub spawner: Option<Mailbox>,
+    /// Where programs and modules are asked for; `None` where no site has any.
+    pub mailboxes: Option<Mailboxes>,
 }
 
 /// A listener as a worker sees it.

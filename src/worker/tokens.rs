@@ -25,10 +25,10 @@ pub enum Kind {
     Lookup,
     /// A batch of log lines.
     Append,
-    /// The spawner has something to say.
-    SpawnerSays,
-    /// The spawner's mailbox may have room again.
-    SpawnerHears,
+    /// A runner has something to say; the slot is its number.
+    RunnerSays,
+    /// A runner's mailbox may have room again.
+    RunnerHears,
     /// A program may take more of its input; the slot is the run's.
     ProgramInput,
     /// A program may have printed something; the slot is the run's.
@@ -48,8 +48,8 @@ impl Kind {
         Self::Verify,
         Self::Lookup,
         Self::Append,
-        Self::SpawnerSays,
-        Self::SpawnerHears,
+        Self::RunnerSays,
+        Self::RunnerHears,
         Self::ProgramInput,
         Self::ProgramOutput,
         Self::Cancel,

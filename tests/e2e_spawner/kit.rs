@@ -1,4 +1,4 @@
-//! Starts this program as a spawner, plays its supervisor and a worker, and ends it.
+//! Starts this program as a spawner or a module host, plays its supervisor and a worker, and ends it.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -11,8 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use httpd::config::{self, Environment};
-use httpd::gateway::messages::{Message, MountId, StartWriter, ToSpawner, ToWorker, Why};
-use httpd::gateway::spawner;
+use httpd::gateway::messages::{Message, MountId, StartWriter, ToRunner, ToWorker, Why};
 use httpd::gateway::start::Start;
 use httpd::observe::log;
 use httpd::observe::names::Counters;
@@ -29,9 +28,9 @@ pub const WORKER: u64 = 77;
 /// Remains of another spawner are known by their generation, so no two tests may have the same.
 static GENERATION: AtomicU64 = AtomicU64::new(1);
 
-/// The life of a spawner that was started as `spawn FOLDER GENERATION EPOCH`: its standard input is the channel,
-/// its standard output the mailbox.
-pub fn live(folder: &Path, generation: u64, epoch: u64) -> ExitCode {
+/// The life of a runner that was started as `NAME FOLDER GENERATION EPOCH`: its standard input is the channel, its
+/// standard output the mailbox.
+pub fn live(run: fn(Start) -> ExitCode, folder: &Path, generation: u64, epoch: u64) -> ExitCode {
     log::start(tracing::Level::DEBUG);
     let environment = Environment {
         root: user::is_root(),
@@ -47,10 +46,12 @@ pub fn live(folder: &Path, generation: u64, epoch: u64) -> ExitCode {
     let workers = vec![own(std::io::stdout().as_fd())];
     let user = config.server.user.as_ref().map(|name| User::find(name).expect("users").expect("such a user"));
     let counters = Counters::new().expect("a page");
-    spawner::run(Start { generation, epoch, config: Rc::new(config), channel, workers, user, counters })
+    run(Start { generation, epoch, config: Rc::new(config), channel, workers, user, counters })
 }
 
 pub struct Spawner {
+    /// What this program is started as.
+    name: &'static str,
     pub child: Child,
     pub channel: Option<OwnedFd>,
     pub folder: PathBuf,
@@ -60,6 +61,8 @@ pub struct Spawner {
     theirs: OwnedFd,
     pub worker: u64,
     pub next: u64,
+    /// What was said in one word with what came before.
+    unheard: Option<ToWorker>,
     _temporary: Rc<tempfile::TempDir>,
 }
 
@@ -72,6 +75,11 @@ pub struct Request {
 impl Spawner {
     /// With `keys` in the table of its mount, /cgi-bin/.
     pub fn start(keys: &str) -> Self {
+        Self::start_as("spawn", keys)
+    }
+
+    /// The same, and who runs it goes by a name.
+    pub fn start_as(name: &'static str, keys: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().to_owned();
         // Programs that run as somebody else look for themselves in there.
@@ -88,8 +96,9 @@ impl Spawner {
         fs::write(path.join("test.toml"), text).expect("written");
         let (mailbox, theirs) = pass::channel().expect("a channel");
         let generation = GENERATION.fetch_add(1, Ordering::Relaxed);
-        let (child, channel) = spawn(&path, generation, 1, &theirs);
+        let (child, channel) = spawn(name, &path, generation, 1, &theirs);
         let mut spawner = Self {
+            name,
             child,
             channel: Some(channel),
             folder: path,
@@ -99,6 +108,7 @@ impl Spawner {
             theirs,
             worker: WORKER,
             next: 0,
+            unheard: None,
             _temporary: Rc::new(folder),
         };
         assert_eq!(spawner.hear(), ToWorker::Hello);
@@ -108,7 +118,7 @@ impl Spawner {
     /// Another one, in place of one that died.
     pub fn again(&mut self) {
         self.epoch += 1;
-        let (child, channel) = spawn(&self.folder, self.generation, self.epoch, &self.theirs);
+        let (child, channel) = spawn(self.name, &self.folder, self.generation, self.epoch, &self.theirs);
         (self.child, self.channel) = (child, Some(channel));
     }
 
@@ -199,10 +209,10 @@ impl Spawner {
     }
 
     pub fn end(&mut self, request: &Request, why: Why) {
-        self.say(ToSpawner::End { id: request.id, why });
+        self.say(ToRunner::End { id: request.id, why });
     }
 
-    pub fn say(&mut self, what: ToSpawner) {
+    pub fn say(&mut self, what: ToRunner) {
         let mut bytes = Vec::new();
         Message { from: self.worker, to: self.epoch, what }.encode(&mut bytes);
         until("there is room", || pass::send(&self.mailbox, &bytes, None).ok());
@@ -210,6 +220,9 @@ impl Spawner {
 
     /// The next message for this worker from this spawner.
     pub fn hear(&mut self) -> ToWorker {
+        if let Some(unheard) = self.unheard.take() {
+            return unheard;
+        }
         loop {
             let waits = wait::wait(&[(self.mailbox.as_fd(), For::Reading)], Some(PATIENCE));
             assert_eq!(waits.expect("poll"), [true], "silence; it logged:\n{}", self.logged());
@@ -217,9 +230,12 @@ impl Spawner {
             let (length, _) = pass::receive(&self.mailbox, &mut buffer).expect("a message");
             let message = Message::<ToWorker>::decode(&buffer[..length]).expect("it decodes");
             assert_eq!(message.from, self.epoch);
-            if message.to == self.worker || message.what == ToWorker::Hello {
-                return message.what;
+            if message.to != self.worker && message.what != ToWorker::Hello {
+                continue;
             }
+            let ToWorker::Ran { id, pid, how, cpu, overran } = message.what else { return message.what };
+            self.unheard = Some(ToWorker::Exited { id, how, cpu, overran });
+            return ToWorker::Started { id, pid, nph: false };
         }
     }
 
@@ -258,11 +274,11 @@ impl Drop for Spawner {
     }
 }
 
-fn spawn(folder: &Path, generation: u64, epoch: u64, theirs: &OwnedFd) -> (Child, OwnedFd) {
+fn spawn(name: &str, folder: &Path, generation: u64, epoch: u64, theirs: &OwnedFd) -> (Child, OwnedFd) {
     let (channel, far) = pass::channel().expect("a channel");
     let log = File::options().create(true).append(true).open(folder.join("log")).expect("a log");
     let mut command = Command::new(std::env::current_exe().expect("a path"));
-    command.arg("spawn").arg(folder).args([generation.to_string(), epoch.to_string()]);
+    command.arg(name).arg(folder).args([generation.to_string(), epoch.to_string()]);
     command.env("SECRET", "of the server").stdin(far).stderr(log);
     command.stdout(Stdio::from(theirs.try_clone().expect("a descriptor")));
     (command.spawn().expect("a spawner"), channel)

@@ -1,7 +1,8 @@
 //! The real spawner with real programs, which behave as badly as programs can.
 //!
 //! This program is its own test harness: each test starts this very program again as a spawner (`spawn FOLDER
-//! GENERATION EPOCH`), is its supervisor and its worker, and ends it by its own process number.
+//! GENERATION EPOCH`) or a module host (`host` ...), is its supervisor and its worker, and ends it by its own process
+//! number.
 
 mod kit;
 #[cfg(feature = "wcgi")]
@@ -16,8 +17,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use httpd::gateway::messages::{Refusal, ToSpawner, ToWorker, Why};
+use httpd::gateway::messages::{Refusal, ToRunner, ToWorker, Why};
 use httpd::gateway::start::STOP;
+use httpd::gateway::{spawner, wcgi};
 use httpd::sys::process::Ended;
 use httpd::sys::{pass, user};
 
@@ -56,9 +58,10 @@ const TESTS: &[(&str, fn())] = &[
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    if let ["spawn", folder, generation, epoch] = words.as_slice() {
+    if let [name @ ("spawn" | "host"), folder, generation, epoch] = words.as_slice() {
         let number = |text: &str| text.parse().expect("a number");
-        return kit::live(Path::new(folder), number(generation), number(epoch));
+        let run = if *name == "host" { wcgi::run } else { spawner::run };
+        return kit::live(run, Path::new(folder), number(generation), number(epoch));
     }
     if words.contains(&"--list") {
         all().for_each(|(name, _)| println!("{name}: test"));
@@ -439,7 +442,7 @@ fn a_worker_has_its_share_and_no_more() {
             }
         }
         spawner.worker += 1;
-        spawner.say(ToSpawner::Hello);
+        spawner.say(ToRunner::Hello);
         assert_eq!(spawner.hear(), ToWorker::Hello);
     }
     assert_eq!(turned_away, 1 + 1 + 3);
@@ -458,7 +461,7 @@ fn a_new_worker_ends_what_the_old_one_began() {
     let request = spawner.ask("/cgi-bin/sleeper");
     let pid = spawner.started(&request);
     spawner.worker += 1;
-    spawner.say(ToSpawner::Hello);
+    spawner.say(ToRunner::Hello);
     assert_eq!(spawner.hear(), ToWorker::Hello);
     until_gone(pid);
     spawner.shell("hello", "echo hello");

@@ -1,4 +1,4 @@
-//! The module host as the spawner keeps it. The modules are those of tests/wcgi, built from C.
+//! The module host as a process of its own. The modules are those of tests/wcgi, built from C.
 
 use std::fs;
 use std::io::Write as _;
@@ -6,22 +6,26 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::process::Command;
 
-use httpd::gateway::messages::{Refusal, ToSpawner, ToWorker, Why};
+use httpd::gateway::messages::{Refusal, ToRunner, ToWorker, Why};
 use httpd::sys::process::Ended;
-use httpd::sys::user;
+use httpd::sys::{pass, user};
 
-use crate::kit::{Request, Spawner, lives, until, until_gone};
+use crate::kit::{Request, Spawner, until};
 
 pub const TESTS: &[(&str, fn())] = &[
     ("modules_run_confined", modules_run_confined),
-    ("a_host_that_dies_takes_its_runs_along_and_is_begun_again", a_host_that_dies_takes_its_runs_along),
+    ("a_host_that_dies_takes_its_runs_along", a_host_that_dies_takes_its_runs_along),
+    ("hosts_and_workers_are_told_from_those_before", hosts_and_workers_are_told_from_those_before),
     ("runs_end_with_their_request_and_their_worker", runs_end_with_their_request_and_their_worker),
     ("a_reader_that_leaves_ends_its_run_only", a_reader_that_leaves_ends_its_run_only),
     ("stopping_ends_the_host", stopping_ends_the_host),
 ];
 
 fn start() -> Spawner {
-    let spawner = Spawner::start("[[site.wcgi]]\npath = \"/wasm/\"\ndir = \"cgi\"\n[cache]\ndir = \"cache\"");
+    let spawner = Spawner::start_as(
+        "host",
+        "[[site.wcgi]]\npath = \"/wasm/\"\ndir = \"cgi\"\n[cache]\ndir = \"cache\"",
+    );
     for (name, source) in [("echo", "examples/wcgi/echo.c"), ("probe", "tests/wcgi/probe.c")] {
         let module = spawner.folder.join(format!("cgi/{name}.wasm"));
         let built = Command::new("examples/wcgi/build").arg(source).arg(module).status();
@@ -41,7 +45,7 @@ fn waiting(spawner: &mut Spawner) -> (Request, u32, std::io::PipeWriter) {
 fn modules_run_confined() {
     let mut spawner = start();
     let (request, host, mut input) = waiting(&mut spawner);
-    assert!(host != spawner.child.id() && lives(host));
+    assert_eq!(host, spawner.child.id());
     let status = fs::read_to_string(format!("/proc/{host}/status")).expect("a process");
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
@@ -52,10 +56,10 @@ fn modules_run_confined() {
     if user::is_root() {
         assert_eq!((field("Uid:"), field("Gid:")), ("65534".to_owned(), "65534".to_owned()));
     }
-    input.write_all(b"through two processes").expect("written");
+    input.write_all(b"through one process").expect("written");
     drop(input);
     let text = spawner.output(&request);
-    assert!(text.ends_with("\nthrough two processes"), "{text}");
+    assert!(text.ends_with("\nthrough one process"), "{text}");
     assert_eq!(spawner.exited(&request), Ended::Exited(0));
     assert!(text.contains(&format!("\nUNIQUE_ID={}-", std::process::id())), "{text}");
     // A number is that of one run.
@@ -65,32 +69,52 @@ fn modules_run_confined() {
     assert_eq!(spawner.hear(), ToWorker::Refused { id: request.id, why: Refusal::Broken });
     drop(input);
     assert_eq!(spawner.exited(&request), Ended::Exited(0));
-    // Scripts run beside.
+    // Scripts are not its business.
     spawner.shell("hello", "echo hello");
-    assert_eq!(spawner.run("/cgi-bin/hello"), "hello\n");
+    let request = spawner.ask("/cgi-bin/hello");
+    assert_eq!(spawner.hear(), ToWorker::Refused { id: request.id, why: Refusal::NotFound });
     let request = spawner.ask("/wasm/missing.wasm");
     assert_eq!(spawner.hear(), ToWorker::Refused { id: request.id, why: Refusal::NotFound });
 }
 
 fn a_host_that_dies_takes_its_runs_along() {
     let mut spawner = start();
-    let (request, host, _input) = waiting(&mut spawner);
-    // Only root may; nobody's process is nobody's to end.
-    let killed = Command::new("kill").args(["-9", &host.to_string()]).status().expect("kill runs");
-    assert!(killed.success());
-    assert_eq!(spawner.exited(&request), Ended::Killed(9));
-    spawner.until_logged("the module host ended: signal 9 (SIGKILL); 1 requests with it");
-    let text = until("another host answers", || {
-        let request = spawner.ask_with("/wasm/probe.wasm", None, &[], &[("QUERY_STRING", "version")]);
-        match spawner.hear() {
-            ToWorker::Refused { why, .. } => {
-                assert_eq!(why, Refusal::Busy);
-                None
-            }
-            _ => Some(spawner.output(&request)),
-        }
-    });
-    assert!(text.ends_with("version 1\n"), "{text}");
+    let (request, _, _input) = waiting(&mut spawner);
+    spawner.child.kill().expect("it can be killed");
+    spawner.child.wait().expect("it ended");
+    // Its pipe is closed.
+    spawner.output(&request);
+    spawner.again();
+    assert_eq!(spawner.hear(), ToWorker::Hello);
+    assert!(version(&mut spawner).ends_with("version 1\n"));
+}
+
+fn version(spawner: &mut Spawner) -> String {
+    let request = spawner.ask_with("/wasm/probe.wasm", None, &[], &[("QUERY_STRING", "version")]);
+    spawner.started(&request);
+    let text = spawner.output(&request);
+    assert_eq!(spawner.exited(&request), Ended::Exited(0));
+    text
+}
+
+fn hosts_and_workers_are_told_from_those_before() {
+    let mut spawner = start();
+    // What was meant for the host before this one.
+    spawner.epoch -= 1;
+    let request = spawner.ask("/wasm/probe.wasm");
+    assert_eq!(spawner.output(&request), "");
+    spawner.epoch += 1;
+    spawner.say(ToRunner::Hello);
+    assert_eq!(spawner.hear(), ToWorker::Hello);
+    // What the worker before this one still had to say.
+    spawner.worker -= 1;
+    let request = spawner.ask("/wasm/probe.wasm");
+    assert_eq!(spawner.output(&request), "");
+    spawner.worker += 1;
+    // An empty packet is not the end.
+    pass::send(&spawner.mailbox, b"", None).expect("sent");
+    assert!(version(&mut spawner).ends_with("version 1\n"));
+    assert!(spawner.is_silent());
 }
 
 fn runs_end_with_their_request_and_their_worker() {
@@ -105,7 +129,7 @@ fn runs_end_with_their_request_and_their_worker() {
     // The loop of a worker that is gone ends long before its `timeout`.
     let (_, request) = run(&mut spawner);
     spawner.worker += 1;
-    spawner.say(ToSpawner::Hello);
+    spawner.say(ToRunner::Hello);
     assert_eq!(spawner.hear(), ToWorker::Hello);
     assert_eq!(spawner.output(&request), "");
     let (request, same, input) = waiting(&mut spawner);
@@ -139,10 +163,10 @@ fn stopping_ends_the_host() {
     spawner.child.wait().expect("it ended");
     spawner.again();
     assert_eq!(spawner.hear(), ToWorker::Hello);
-    let (_request, host, _input) = waiting(&mut spawner);
+    let (_request, _, _input) = waiting(&mut spawner);
     let kept = fs::metadata(cache.join("wcgi")).expect("compiled modules are kept");
     assert_eq!(kept.permissions().mode() & 0o777, 0o700);
     assert!(!user::is_root() || kept.uid() == 65534);
     spawner.channel = None;
-    until_gone(host);
+    assert!(until("it ends", || spawner.child.try_wait().expect("a child")).success());
 }

@@ -28,7 +28,7 @@ pub struct Server {
 pub struct Toy {
     pub pid: u32,
     pub generation: u64,
-    /// Of the spawner; 0: there is none.
+    /// Those of the runners added up; 0: there are none.
     pub epoch: u64,
     pub uid: u32,
     pub surplus: i32,

@@ -419,28 +419,29 @@ fn a_successor_takes_over() {
 
 fn companions_live_as_long_as_they_are_wanted() {
     let mut server = Server::start("name = \"companions\"\n", "");
-    let both = |status: &Status| names(status) == ["spawner 1 running", "precompressor 1 running"];
-    let status = server.until("both run", both);
-    assert_eq!(server.children(), 4);
+    let first = ["spawner 1 running", "modules 1 running", "precompressor 1 running"];
+    let all = |status: &Status| names(status) == first;
+    let status = server.until("all run", all);
+    assert_eq!(server.children(), 5);
     let toy = server.ask();
     assert_eq!(toy.surplus, 0, "{toy:?}");
     for companion in &status.companions {
         signal(companion.pid.expect("it runs"), Signal::KILL);
     }
-    server.until("both run again", |status| {
-        both(status) && status.companions.iter().all(|companion| companion.restarts == 1)
+    server.until("all run again", |status| {
+        all(status) && status.companions.iter().all(|companion| companion.restarts == 1)
     });
     let (before, after) = (toy.epoch, server.ask().epoch);
     assert!(after > before && before > 0, "{before} {after}");
     assert_eq!(server.status().restarts, 0);
-    // A worker forked anew reaches the spawner that is there.
+    // A worker forked anew reaches the runners that are there.
     signal(server.ask().pid, Signal::KILL);
     server.until("a worker is back", |status| status.restarts == 1);
     for _ in 0..9 {
         assert_eq!(server.ask().epoch, after);
     }
     server.reload();
-    let second = ["spawner 2 running", "precompressor 2 running"];
+    let second = ["spawner 2 running", "modules 2 running", "precompressor 2 running"];
     server.until("those of the new generation alone", |status| names(status) == second);
     assert!(server.ask().epoch > after);
     configure(&server.folder, "", "");
@@ -455,9 +456,9 @@ fn companions_outlive_the_program() {
     let mut server = Server::start("name = \"companions\"\n", "");
     server.signal(Signal::USR2);
     server.wait_for("serving");
-    let second = ["spawner 2 running", "precompressor 2 running"];
+    let second = ["spawner 2 running", "modules 2 running", "precompressor 2 running"];
     server.until("those of the new program alone", |status| names(status) == second);
-    assert_eq!(server.children(), 4);
+    assert_eq!(server.children(), 5);
     assert_eq!(server.ask().surplus, 0);
     server.signal(Signal::TERM);
     assert!(server.ended().success());

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use httpd::config::{Config, Environment, Source};
-use httpd::gateway::start::Mailbox;
+use httpd::gateway::start::Mailboxes;
 use httpd::supervisor::{Program, Programs};
 use httpd::sys::wait::{For, wait};
 use httpd::sys::{Errno, pass};
@@ -38,14 +38,15 @@ pub fn serve(file: &Path) -> ExitCode {
 /// Companions are wanted where `server.name` is `companions`.
 fn programs() -> Programs {
     let wanted: fn(&Config) -> bool = |config| config.server.name.as_deref() == Some("companions");
-    let spawner = Program { is_wanted: wanted, live: spawner };
+    let spawner = Program { is_wanted: wanted, live: runner };
+    let modules = Program { is_wanted: wanted, live: runner };
     let precompressor = Program { is_wanted: wanted, live: precompressor };
     let metrics = Program { is_wanted: |config| config.metrics.is_some(), live: httpd::metrics::run };
-    Programs { worker: toy, spawner, precompressor, metrics }
+    Programs { worker: toy, spawner, modules, precompressor, metrics }
 }
 
 /// Answers each note in a mailbox with its epoch, until told to stop.
-fn spawner(start: gateway::start::Start) -> ExitCode {
+fn runner(start: gateway::start::Start) -> ExitCode {
     loop {
         let mut fds = vec![(start.channel.as_fd(), For::Reading)];
         fds.extend(start.workers.iter().map(|mailbox| (mailbox.as_fd(), For::Reading)));
@@ -75,14 +76,20 @@ fn precompressor(start: precompress::start::Start) -> ExitCode {
     }
 }
 
-/// Asks the spawner for its epoch; 0: there is no spawner.
-fn epoch(mailbox: Option<&Mailbox>) -> u64 {
-    let Some(Mailbox { fd, .. }) = mailbox else { return 0 };
-    pass::send(fd, b"?", None).expect("room for a question");
-    wait(&[(fd.as_fd(), For::Reading)], None).expect("a toy can wait");
-    let mut note = [0; 16];
-    let (length, _) = pass::receive(fd, &mut note).expect("an answer");
-    String::from_utf8_lossy(&note[..length]).parse().expect("a number")
+/// Asks all runners for their epochs, and adds them up; 0: there are none.
+fn epochs(start: &Start) -> u64 {
+    let ask = |fd: &OwnedFd| {
+        pass::send(fd, b"?", None).expect("room for a question");
+        wait(&[(fd.as_fd(), For::Reading)], None).expect("a toy can wait");
+        let mut note = [0; 16];
+        let (length, _) = pass::receive(fd, &mut note).expect("an answer");
+        String::from_utf8_lossy(&note[..length]).parse::<u64>().expect("a number")
+    };
+    mailboxes(start).map(ask).sum()
+}
+
+fn mailboxes(start: &Start) -> impl Iterator<Item = &OwnedFd> {
+    start.mailboxes.iter().flat_map(|Mailboxes { fds, .. }| fds.iter().flatten())
 }
 
 fn toy(start: Start) -> ExitCode {
@@ -103,10 +110,8 @@ fn toy(start: Start) -> ExitCode {
     let unix = start.listeners.iter().filter(|listener| listener.tcp().is_none());
     let tcp: Vec<TcpListener> = tcp.map(|listener| duplicate(&listener.fd).into()).collect();
     let unix: Vec<UnixListener> = unix.map(|listener| duplicate(&listener.fd).into()).collect();
-    let held = start.listeners.len()
-        + 1
-        + usize::from(start.access_log.is_some())
-        + usize::from(start.spawner.is_some());
+    let held =
+        start.listeners.len() + 1 + usize::from(start.access_log.is_some()) + mailboxes(&start).count();
     pass::send(&start.channel, READY, None).expect("the supervisor listens");
     if name == "chatter" {
         talk(&start.channel, READY);
@@ -118,11 +123,7 @@ fn toy(start: Start) -> ExitCode {
         wait(&fds, None).expect("a toy can wait");
         for listener in &tcp {
             while let Ok((stream, _)) = listener.accept() {
-                answer(
-                    stream,
-                    &format!("{who} {}", epoch(start.spawner.as_ref())),
-                    held + tcp.len() + unix.len(),
-                );
+                answer(stream, &format!("{who} {}", epochs(&start)), held + tcp.len() + unix.len());
                 if name == "babble" {
                     talk(&start.channel, b"?!");
                 }
@@ -130,11 +131,7 @@ fn toy(start: Start) -> ExitCode {
         }
         for listener in &unix {
             while let Ok((stream, _)) = listener.accept() {
-                answer(
-                    stream,
-                    &format!("{who} {}", epoch(start.spawner.as_ref())),
-                    held + tcp.len() + unix.len(),
-                );
+                answer(stream, &format!("{who} {}", epochs(&start)), held + tcp.len() + unix.len());
             }
         }
         match take_order(&start.channel) {
@@ -168,7 +165,7 @@ fn take_order(channel: &OwnedFd) -> Option<(Order, Option<OwnedFd>)> {
     }
 }
 
-/// One line: the process, its generation and index, the spawner's epoch, its user, its descriptors beyond those it knows of.
+/// One line: the process, its generation and index, the runners' epochs, its user, its descriptors beyond those it knows of.
 fn answer(mut stream: impl std::io::Read + std::io::Write, who: &str, known: usize) {
     let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     // Standard input, output and error; this connection; the directory being read.

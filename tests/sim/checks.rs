@@ -8,8 +8,8 @@ use httpd::worker::Worker;
 use crate::fake_ring::FakeRing;
 use crate::world::World;
 
-/// Descriptors that are the worker's from its birth: two listeners, channel, log, mailbox.
-const OWN: usize = 5;
+/// Descriptors that are the worker's from its birth: two listeners, channel, log, two mailboxes.
+const OWN: usize = 6;
 
 pub fn after_step(worker: &mut Worker<FakeRing>) -> Result<(), String> {
     let connections = worker.connections();

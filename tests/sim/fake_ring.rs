@@ -306,7 +306,7 @@ impl Ring for FakeRing {
         let mut world = self.world.borrow_mut();
         let note = match world.object(channel, "a note") {
             Object::Channel => world.notes.pop_front(),
-            Object::Mailbox => world.spawner.says.pop_front(),
+            Object::Mailbox(runner) => world.runners[runner as usize].says.pop_front(),
             object => panic!("a note from {object:?}"),
         };
         let note = note.ok_or(Errno::AGAIN)?;
@@ -316,13 +316,13 @@ impl Ring for FakeRing {
 
     fn send_note(&mut self, channel: Fd, note: &[u8], descriptors: &[Fd]) -> Result<(), Errno> {
         let mut world = self.world.borrow_mut();
-        assert_eq!(world.object(channel, "a note"), Object::Mailbox);
+        let Object::Mailbox(runner) = world.object(channel, "a note") else { panic!("to no mailbox") };
         let pipes = descriptors.iter().map(|fd| match world.object(*fd, "a descriptor sent along") {
             Object::Pipe { pipe, ours: false } => pipe,
             object => panic!("{object:?} is not for a script"),
         });
         let pipes: Vec<usize> = pipes.collect();
-        world.tell_spawner(note, &pipes)
+        world.tell_runner(runner, note, &pipes)
     }
 
     fn pipe(&mut self, stream: Stream) -> Result<Pipe, Errno> {

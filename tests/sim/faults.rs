@@ -93,10 +93,10 @@ pub struct Odds {
     pub mutation: u32,
     /// A mutation happens to the file itself instead of replacing it.
     pub in_place: u32,
-    /// The spawner's mailbox is full.
+    /// A runner's mailbox is full.
     pub mailbox_full: u32,
-    /// The spawner dies, per act of a client.
-    pub spawner_dies: u32,
+    /// A runner dies, per act of a client.
+    pub runner_dies: u32,
     /// Something happens to compressed variants, per act of a client.
     pub variants: u32,
     /// How finely the file system keeps time.
@@ -145,7 +145,7 @@ impl Odds {
             reset_destroys: odds(1000),
             mutation: odds(60),
             mailbox_full: odds(500),
-            spawner_dies: odds(20),
+            runner_dies: odds(20),
             in_place: odds(1000),
             variants: odds(60),
             ..Self::none()

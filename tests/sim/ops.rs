@@ -66,11 +66,13 @@ impl World {
                 true => Tried::Waits,
                 false => Tried::Plain(Ok(1)),
             },
-            (Op::Readable { .. }, Some(Object::Mailbox)) => match self.spawner.says.is_empty() {
-                true => Tried::Waits,
-                false => Tried::Plain(Ok(1)),
-            },
-            (Op::Writable { .. }, Some(Object::Mailbox)) => Tried::Plain(Ok(4)),
+            (Op::Readable { .. }, Some(Object::Mailbox(runner))) => {
+                match self.runners[runner as usize].says.is_empty() {
+                    true => Tried::Waits,
+                    false => Tried::Plain(Ok(1)),
+                }
+            }
+            (Op::Writable { .. }, Some(Object::Mailbox(_))) => Tried::Plain(Ok(4)),
             (Op::Readable { .. }, Some(Object::Pipe { pipe, ours: true })) => {
                 if self.pipes[pipe].is_readable() { Tried::Plain(Ok(1)) } else { Tried::Waits }
             }

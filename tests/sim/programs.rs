@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use httpd::gateway::start::Runner;
 use httpd::observe::names::Counter;
 
 use crate::clients::Client;
@@ -12,7 +13,12 @@ use crate::site::SILENT;
 
 /// A request that a script answers, with this document if it is the same for all.
 fn ask(method: &str, name: &str, document: Option<Vec<u8>>) -> Request {
-    let bytes = format!("{method} /cgi/{name} HTTP/1.1\r\nHost: example.org\r\n\r\n").into_bytes();
+    ask_below("/cgi", method, name, document)
+}
+
+/// The same, of the scripts of a mount.
+fn ask_below(mount: &str, method: &str, name: &str, document: Option<Vec<u8>>) -> Request {
+    let bytes = format!("{method} {mount}/{name} HTTP/1.1\r\nHost: example.org\r\n\r\n").into_bytes();
     let want = Want::Printed { statuses: &[200], document, cut: false };
     Request { bytes, is_head: method == "HEAD", want, accepts: "", ends: false }
 }
@@ -37,10 +43,22 @@ fn who_prints_no_document_for_head_has_said_nothing_of_its_length() {
 }
 
 #[test]
-fn what_is_printed_before_a_script_is_said_to_run_is_read_up_to_a_bound() {
+fn what_is_printed_before_a_script_is_said_to_run_waits() {
     let document = vec![b'l'; VERY_MUCH];
     let report = passes(calm(vec![Client::honest(vec![ask("GET", "late", Some(document))])]));
     assert_eq!(client(&report, 0).statuses, [200]);
+}
+
+#[test]
+fn a_runner_that_dies_takes_only_its_own_along() {
+    for (dies, expected) in [(Runner::ModuleHost, [200, 502]), (Runner::Spawner, [502, 200])] {
+        let document = || Some(vec![b'l'; VERY_MUCH]);
+        let asks = ["/cgi", "/wasm"].map(|mount| vec![ask_below(mount, "GET", "late", document())]);
+        let mut plan = calm(asks.map(Client::honest).into());
+        plan.world.later(Duration::from_millis(500), move |world| world.runner_dies(dies));
+        let report = passes(plan);
+        assert_eq!([0, 1].map(|index| client(&report, index).statuses[0]), expected);
+    }
 }
 
 #[test]

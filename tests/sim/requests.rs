@@ -27,7 +27,7 @@ impl Request {
     /// Whether a script has a part in the answer.
     pub fn is_of_script(&self) -> bool {
         let mounted = |mount: &[u8]| self.bytes.windows(mount.len()).take(12).any(|part| part == mount);
-        mounted(b" /cgi/") || mounted(b" /stream/")
+        [&b" /cgi/"[..], b" /stream/", b" /wasm/"].into_iter().any(mounted)
     }
 }
 
@@ -234,7 +234,7 @@ pub fn script(rng: &mut Rng) -> Request {
         ("busy", &[503]),
         ("broken", &[500]),
     ]);
-    let mount = *rng.pick(&["/cgi", "/stream"]);
+    let mount = *rng.pick(&["/cgi", "/stream", "/wasm"]);
     match rng.below(10) {
         0..4 => {
             let body = body(rng);
@@ -393,9 +393,10 @@ pub fn judge(world: &World, request: &Request, sent_at: Duration, response: &Res
     }
 }
 
-/// Whether a spawner died with what was asked for then, or did not live to hear it.
+/// Whether a runner died with what was asked for then, or did not live to hear it.
 fn was_orphaned(world: &World, sent_at: Duration) -> bool {
-    world.spawner.deaths.iter().any(|at| *at + Duration::from_secs(1) >= sent_at)
+    let mut deaths = world.runners.iter().flat_map(|runner| &runner.deaths);
+    deaths.any(|at| *at + Duration::from_secs(1) >= sent_at)
 }
 
 fn is_old(request: &Request) -> bool {

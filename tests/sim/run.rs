@@ -7,7 +7,7 @@ use std::rc::Rc;
 use httpd::config::Config;
 use httpd::observe::names::{Counter, Counters};
 use httpd::worker::start::Order;
-use httpd::worker::{Life, Listener, Setup, Worker};
+use httpd::worker::{Life, Listener, Mailboxes, Setup, Worker};
 
 use crate::checks;
 use crate::clients::Client;
@@ -15,7 +15,7 @@ use crate::fake_ring::FakeRing;
 use crate::faults::{Odds, Rng};
 use crate::site;
 use crate::variants;
-use crate::world::{CHANNEL, LISTENERS, LOG, MAILBOX, World};
+use crate::world::{CHANNEL, LISTENERS, LOG, MAILBOXES, World};
 
 /// What a run came to.
 pub struct Report {
@@ -105,7 +105,7 @@ fn live(
         config,
         listeners: vec![listener(false), listener(true)],
         channel: CHANNEL,
-        spawner: Some((MAILBOX, 7)),
+        mailboxes: Some(Mailboxes { fds: MAILBOXES.map(Some), epoch: 7 }),
         tls: Some(crate::tls::endpoint()),
         access_log: Some(LOG),
         counters: counters.clone(),

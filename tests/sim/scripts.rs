@@ -1,21 +1,22 @@
-//! A spawner and scripts that exist in memory only. What a script does is in the name it is asked by.
+//! Runners, a spawner and a module host, and scripts that exist in memory only. What a script does is in the name it
+//! is asked by.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use httpd::gateway::messages::{Message, Refusal, ToSpawner, ToWorker};
+use httpd::gateway::messages::{Message, Refusal, ToRunner, ToWorker};
+use httpd::gateway::start::Runner;
 use httpd::sys::Errno;
 use httpd::sys::process::Ended;
 
 use crate::world::{Event, Object, World};
 
-/// The other end of the worker's mailbox.
+/// The other end of one of the worker's mailboxes.
 #[derive(Debug)]
-pub struct Spawner {
+pub struct Peer {
     epoch: u64,
     /// The worker's, once it has said hello.
     worker: u64,
-    pub scripts: Vec<Script>,
     /// What the worker is still to hear.
     pub says: VecDeque<Vec<u8>>,
     /// When it died and was born anew.
@@ -25,7 +26,11 @@ pub struct Spawner {
 /// One script, and what it is still to do.
 #[derive(Debug)]
 pub struct Script {
+    /// Who runs it.
+    runner: Runner,
     id: u64,
+    /// Whether the worker was told that it runs.
+    announced: bool,
     input: Option<usize>,
     output: Option<usize>,
     variables: BTreeMap<String, String>,
@@ -87,37 +92,36 @@ pub const MUCH: usize = 9_000;
 /// What `late` prints.
 pub const VERY_MUCH: usize = 1 << 20;
 
-/// What may be read of a script before it is said to run: a head, and what comes with its end.
-const AHEAD_MAX: usize = 256 << 10;
-
 pub fn much() -> Vec<u8> {
     (0..MUCH).map(|index| b'a' + (index % 23) as u8).collect()
 }
 
-impl Spawner {
-    pub fn new() -> Self {
-        Self { epoch: 100, worker: 0, scripts: Vec::new(), says: VecDeque::new(), deaths: Vec::new() }
+impl Peer {
+    /// Each kind has epochs of its own.
+    pub fn new(runner: Runner) -> Self {
+        let epoch = 100 * (1 + runner as u64);
+        Self { epoch, worker: 0, says: VecDeque::new(), deaths: Vec::new() }
     }
 }
 
 impl World {
-    /// The worker says something to the spawner; `pipes` came along.
-    pub fn tell_spawner(&mut self, note: &[u8], pipes: &[usize]) -> Result<(), Errno> {
+    /// The worker says something to a runner; `pipes` came along.
+    pub fn tell_runner(&mut self, runner: Runner, note: &[u8], pipes: &[usize]) -> Result<(), Errno> {
         if self.rng.chance(self.odds.mailbox_full) {
             return Err(Errno::AGAIN);
         }
-        let message = Message::<ToSpawner>::decode(note).expect("a message of the worker's");
-        self.spawner.worker = message.from;
-        if message.what == ToSpawner::Hello {
-            self.spawner_says(ToWorker::Hello);
+        let message = Message::<ToRunner>::decode(note).expect("a message of the worker's");
+        self.runners[runner as usize].worker = message.from;
+        if message.what == ToRunner::Hello {
+            self.runner_says(runner, ToWorker::Hello);
             return Ok(());
         }
-        if message.to != self.spawner.epoch {
+        if message.to != self.runners[runner as usize].epoch {
             return Ok(());
         }
         match message.what {
-            ToSpawner::Hello => {}
-            ToSpawner::Start(start) => {
+            ToRunner::Hello => {}
+            ToRunner::Start(start) => {
                 pipes.iter().for_each(|pipe| self.pipes[*pipe].theirs_open += 1);
                 let output = pipes[0];
                 let input = start.input.then(|| pipes[1]);
@@ -128,10 +132,13 @@ impl World {
                     (name.to_owned(), value.to_owned())
                 });
                 let name = start.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-                self.start(start.id, name, input, output, pairs.collect());
+                let is_module = start.path.starts_with(b"/wasm/");
+                assert_eq!(is_module, runner == Runner::ModuleHost, "each is asked of who runs it");
+                self.start((runner, start.id), name, input, output, pairs.collect());
             }
-            ToSpawner::End { id, .. } => {
-                let found = self.spawner.scripts.iter().position(|script| script.id == id && !script.over);
+            ToRunner::End { id, .. } => {
+                let is_it = |script: &Script| (script.runner, script.id) == (runner, id) && !script.over;
+                let found = self.scripts.iter().position(is_it);
                 if let Some(script) = found {
                     self.end_script(script, Ended::Killed(15), false);
                 }
@@ -142,7 +149,7 @@ impl World {
 
     fn start(
         &mut self,
-        id: u64,
+        (runner, id): (Runner, u64),
         name: &[u8],
         input: Option<usize>,
         output: usize,
@@ -158,7 +165,7 @@ impl World {
         };
         if let Some(why) = refused {
             [Some(output), input].into_iter().flatten().for_each(|pipe| self.let_go(pipe));
-            return self.spawner_says(ToWorker::Refused { id, why });
+            return self.runner_says(runner, ToWorker::Refused { id, why });
         }
         let act = match name.as_str() {
             "echo" => Act::Echo,
@@ -185,8 +192,11 @@ impl World {
         };
         let (read, prints) = (Vec::new(), VecDeque::new());
         let input_ended = input.is_none();
-        self.spawner.scripts.push(Script {
+        let announced = act == Act::Late || runner == Runner::Spawner;
+        self.scripts.push(Script {
+            runner,
             id,
+            announced,
             input,
             output: Some(output),
             variables,
@@ -198,17 +208,21 @@ impl World {
             printed: 0,
             over: false,
         });
-        let script = self.spawner.scripts.len() - 1;
+        let script = self.scripts.len() - 1;
         self.note(format_args!("script {script} ({name}) starts"));
         let started = ToWorker::Started { id, pid: 1000 + id as u32, nph: name.starts_with("nph-") };
         if act == Act::Late {
             self.later(Duration::from_secs(1), move |world| {
-                let printed = world.spawner.scripts[script].printed;
-                assert!(printed < AHEAD_MAX, "{printed} bytes were read of who is not said to run");
-                world.spawner_says(started);
+                let Script { printed, output, over, .. } = world.scripts[script];
+                if over {
+                    return;
+                }
+                let held = output.map_or(0, |output| world.pipes[output].bytes.len());
+                assert_eq!(held, printed, "some was read of who is not said to run");
+                world.runner_says(runner, started);
             });
-        } else {
-            self.spawner_says(started);
+        } else if announced {
+            self.runner_says(runner, started);
         }
         let after = self.rng.micros(1, 3000);
         self.schedule(after, Event::Script(script));
@@ -216,20 +230,20 @@ impl World {
 
     /// A script does something.
     pub fn act_script(&mut self, index: usize) {
-        if self.spawner.scripts[index].over {
+        if self.scripts[index].over {
             return;
         }
-        let act = self.spawner.scripts[index].act;
+        let act = self.scripts[index].act;
         match act {
             Act::Deaf => {
-                if let Some(input) = self.spawner.scripts[index].input.take() {
+                if let Some(input) = self.scripts[index].input.take() {
                     self.let_go(input);
                 }
             }
             Act::Echo => self.read_input(index),
             _ => {}
         }
-        let script = &mut self.spawner.scripts[index];
+        let script = &mut self.scripts[index];
         if !script.composed && (act != Act::Echo || script.input_ended) {
             script.composed = true;
             let text = compose(script);
@@ -240,22 +254,32 @@ impl World {
         }
         let composed = script.composed;
         let printed = self.print(index);
-        let script = &self.spawner.scripts[index];
+        let script = &self.scripts[index];
         if composed && script.prints.is_empty() && !matches!(act, Act::Silent | Act::Forever) {
             return self.finish_script(index);
         }
+        self.announce(index);
         let after = if printed { self.rng.micros(1, 300) } else { self.rng.micros(100, 20_000) };
         let after = if act == Act::Silent { Duration::from_secs(5) } else { after };
         self.schedule(after, Event::Script(index));
     }
 
+    /// A module host says that a module runs when somebody has to wait for it.
+    fn announce(&mut self, index: usize) {
+        let script = &mut self.scripts[index];
+        if !std::mem::replace(&mut script.announced, true) {
+            let (runner, id) = (script.runner, script.id);
+            self.runner_says(runner, ToWorker::Started { id, pid: 1000 + id as u32, nph: false });
+        }
+    }
+
     fn read_input(&mut self, index: usize) {
-        let Some(input) = self.spawner.scripts[index].input else { return };
+        let Some(input) = self.scripts[index].input else { return };
         let length = self.rng.within(1, 9000);
         match self.pipes[input].read(length) {
-            Ok(bytes) if bytes.is_empty() => self.spawner.scripts[index].input_ended = true,
+            Ok(bytes) if bytes.is_empty() => self.scripts[index].input_ended = true,
             Ok(bytes) => {
-                self.spawner.scripts[index].read.extend(bytes);
+                self.scripts[index].read.extend(bytes);
                 self.wake_pipe(input);
             }
             Err(_) => {}
@@ -265,13 +289,13 @@ impl World {
     /// Prints some; whether that went well.
     fn print(&mut self, index: usize) -> bool {
         let length = self.rng.within(1, 9000);
-        let script = &mut self.spawner.scripts[index];
+        let script = &mut self.scripts[index];
         let (Some(output), false) = (script.output, script.prints.is_empty()) else { return true };
         let piece: Vec<u8> = script.prints.iter().take(length).copied().collect();
         match self.pipes[output].write(&piece) {
             Ok(count) => {
-                self.spawner.scripts[index].prints.drain(..count);
-                self.spawner.scripts[index].printed += count;
+                self.scripts[index].prints.drain(..count);
+                self.scripts[index].printed += count;
                 self.wake_pipe(output);
                 true
             }
@@ -285,11 +309,11 @@ impl World {
     }
 
     fn finish_script(&mut self, index: usize) {
-        match self.spawner.scripts[index].act {
+        match self.scripts[index].act {
             Act::Killed => self.end_script(index, Ended::Killed(11), false),
             act @ (Act::Background | Act::Floods) => {
                 // The pipe stays open for ever.
-                if let Some(output) = self.spawner.scripts[index].output.take()
+                if let Some(output) = self.scripts[index].output.take()
                     && act == Act::Floods
                 {
                     self.pipes[output].flood();
@@ -298,16 +322,16 @@ impl World {
                 self.end_script(index, Ended::Exited(0), false);
             }
             Act::Pauses => {
-                self.spawner.scripts[index].prints.extend(much());
-                self.spawner.scripts[index].act = Act::Nothing;
+                self.scripts[index].prints.extend(much());
+                self.scripts[index].act = Act::Nothing;
                 self.schedule(Duration::from_secs(1), Event::Script(index));
             }
             Act::Lingers => {
-                if let Some(output) = self.spawner.scripts[index].output.take() {
+                if let Some(output) = self.scripts[index].output.take() {
                     self.let_go(output);
                 }
                 let after = self.rng.micros(1, 3_000_000);
-                self.spawner.scripts[index].act = Act::Nothing;
+                self.scripts[index].act = Act::Nothing;
                 self.schedule(after, Event::Script(index));
             }
             _ => {
@@ -318,37 +342,41 @@ impl World {
     }
 
     fn end_script(&mut self, index: usize, how: Ended, overran: bool) {
-        let script = &mut self.spawner.scripts[index];
+        let script = &mut self.scripts[index];
         if std::mem::replace(&mut script.over, true) {
             return;
         }
-        let id = script.id;
+        let (runner, id, cpu) = (script.runner, script.id, Duration::ZERO);
+        let ended = match script.announced {
+            true => ToWorker::Exited { id, how, cpu, overran },
+            false => ToWorker::Ran { id, pid: 1000 + id as u32, how, cpu, overran },
+        };
         let ends = [script.input.take(), script.output.take()];
         self.note(format_args!("script {index} ends: {how:?}"));
         let said_first = self.rng.chance(500);
         if said_first {
-            self.spawner_says(ToWorker::Exited { id, how, cpu: Duration::ZERO, overran });
+            self.runner_says(runner, ended);
         }
         ends.into_iter().flatten().for_each(|pipe| self.let_go(pipe));
         if !said_first {
-            self.spawner_says(ToWorker::Exited { id, how, cpu: Duration::ZERO, overran });
+            self.runner_says(runner, ended);
         }
     }
 
-    /// The spawner dies, and another is born on the same mailbox.
-    pub fn spawner_dies(&mut self) {
-        self.note(format_args!("the spawner dies"));
-        self.spawner.deaths.push(self.now);
-        for index in 0..self.spawner.scripts.len() {
-            let script = &mut self.spawner.scripts[index];
-            if !std::mem::replace(&mut script.over, true) {
+    /// A runner dies, and another is born on the same mailbox.
+    pub fn runner_dies(&mut self, runner: Runner) {
+        self.note(format_args!("the {} dies", runner.name()));
+        self.runners[runner as usize].deaths.push(self.now);
+        for index in 0..self.scripts.len() {
+            let script = &mut self.scripts[index];
+            if script.runner == runner && !std::mem::replace(&mut script.over, true) {
                 let ends = [script.input.take(), script.output.take()];
                 ends.into_iter().flatten().for_each(|pipe| self.let_go(pipe));
             }
         }
-        self.spawner.epoch += 1;
+        self.runners[runner as usize].epoch += 1;
         // What it said before is still in the mailbox.
-        self.spawner_says(ToWorker::Hello);
+        self.runner_says(runner, ToWorker::Hello);
     }
 
     fn let_go(&mut self, pipe: usize) {
@@ -360,11 +388,12 @@ impl World {
         self.wake(Object::Pipe { pipe, ours: true });
     }
 
-    fn spawner_says(&mut self, what: ToWorker) {
+    fn runner_says(&mut self, runner: Runner, what: ToWorker) {
+        let peer = &mut self.runners[runner as usize];
         let mut bytes = Vec::new();
-        Message { from: self.spawner.epoch, to: self.spawner.worker, what }.encode(&mut bytes);
-        self.spawner.says.push_back(bytes);
-        self.wake(Object::Mailbox);
+        Message { from: peer.epoch, to: peer.worker, what }.encode(&mut bytes);
+        peer.says.push_back(bytes);
+        self.wake(Object::Mailbox(runner));
     }
 }
 

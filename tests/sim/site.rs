@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use httpd::config::{
     AccessLog, Address, Auth, Cache, Chunked, Config, KernelTls, Level, Limits, Listen, Log, LogFormat,
-    Module, Mount, MountKind, Programs, Redirect, Rule, Server, Site, Timeouts, Tls,
+    Module, Mount, MountKind, Process, Programs, Redirect, Rule, Server, Site, Timeouts, Tls,
 };
 use httpd::sys::file::Symlinks;
 
@@ -107,7 +107,7 @@ fn site(concurrency: u32, queue: u32) -> Site {
             Rule { auth: Some(auth), ..rule("/private/**") },
             Rule { redirect: Some(redirect), ..rule("/old/**") },
         ],
-        mounts: [("/cgi/", Chunked::Spool), ("/stream/", Chunked::Stream)]
+        mounts: [("/cgi/", Chunked::Spool), ("/stream/", Chunked::Stream), ("/wasm/", Chunked::Spool)]
             .map(|(path, chunked)| Mount { concurrency, queue, ..mount(path, chunked) })
             .into(),
         types: Vec::new(),
@@ -120,10 +120,22 @@ pub const SILENT: Duration = Duration::from_secs(20);
 pub const WALL: Duration = Duration::from_secs(100);
 
 fn mount(path: &str, chunked: Chunked) -> Mount {
+    let process = Process {
+        user: None,
+        umask: 0,
+        cpu: None,
+        memory: None,
+        files: None,
+        processes: None,
+        grace: Duration::ZERO,
+        background: true,
+        gain_privileges: false,
+    };
+    let module = Module { memory: 0, directories: Vec::new() };
     Mount {
         path: path.into(),
         programs: Programs::Directory("/srv/cgi".into()),
-        kind: MountKind::Module(Module { memory: 0, directories: Vec::new() }),
+        kind: if path == "/wasm/" { MountKind::Module(module) } else { MountKind::Process(process) },
         timeout: SILENT,
         wall: WALL,
         concurrency: 2,

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use httpd::gateway::start::Runner;
 use httpd::ring::{Clock, Completion, Done, Op, Payload, Token};
 use httpd::sys::Errno;
 use httpd::sys::fds::{Fd, Graveyard};
@@ -18,7 +19,7 @@ use crate::faults::{Odds, Rng};
 use crate::net::{Got, Socket};
 use crate::pipes::Pipe;
 use crate::records::Tls13;
-use crate::scripts::Spawner;
+use crate::scripts::{Peer, Script};
 use crate::tree::{EPOCH_SECONDS, Inode, Tree};
 use crate::variants::Forms;
 
@@ -31,8 +32,8 @@ pub enum Object {
     Log,
     Socket(usize),
     File(Inode),
-    /// Of the spawner.
-    Mailbox,
+    /// Of one who runs scripts.
+    Mailbox(Runner),
     /// An end of a pipe; that of the worker, or that of a script.
     Pipe {
         pipe: usize,
@@ -44,7 +45,8 @@ pub enum Object {
 pub const LISTENERS: [Fd; 2] = [Fd(3), Fd(6)];
 pub const CHANNEL: Fd = Fd(4);
 pub const LOG: Fd = Fd(5);
-pub const MAILBOX: Fd = Fd(7);
+/// In the order of [`Runner::ALL`].
+pub const MAILBOXES: [Fd; 2] = [Fd(7), Fd(8)];
 
 /// Something that happens at a time.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -112,7 +114,8 @@ pub struct World {
     pub barred: Vec<Inode>,
     pub sockets: Vec<Socket>,
     pub pipes: Vec<Pipe>,
-    pub spawner: Spawner,
+    pub runners: [Peer; 2],
+    pub scripts: Vec<Script>,
     /// Sockets whose encryption the kernel does.
     pub sealing: BTreeMap<usize, Tls13>,
     pub backlogs: [VecDeque<usize>; 2],
@@ -149,8 +152,9 @@ impl World {
     pub fn new(mut rng: Rng, odds: Odds, tree: Tree) -> Self {
         let listeners = [0, 1].map(|index| (LISTENERS[index].0, Object::Listener(index)));
         let [plain, tls] = listeners;
-        let others = [(CHANNEL.0, Object::Channel), (LOG.0, Object::Log), (MAILBOX.0, Object::Mailbox)];
-        let fds: BTreeMap<i32, Object> = [plain, tls].into_iter().chain(others).collect();
+        let others = [(CHANNEL.0, Object::Channel), (LOG.0, Object::Log)];
+        let mailboxes = [0, 1].map(|at| (MAILBOXES[at].0, Object::Mailbox(Runner::ALL[at])));
+        let fds: BTreeMap<i32, Object> = [plain, tls].into_iter().chain(others).chain(mailboxes).collect();
         Self {
             now: Duration::ZERO,
             base: Instant::now(),
@@ -163,7 +167,8 @@ impl World {
             barred: Vec::new(),
             sockets: Vec::new(),
             pipes: Vec::new(),
-            spawner: Spawner::new(),
+            runners: Runner::ALL.map(Peer::new),
+            scripts: Vec::new(),
             sealing: BTreeMap::new(),
             backlogs: Default::default(),
             connections_most: 0,
@@ -273,8 +278,10 @@ impl World {
     }
 
     fn mutate_by_chance(&mut self) {
-        if self.rng.chance(self.odds.spawner_dies / 4) {
-            self.spawner_dies();
+        for runner in Runner::ALL {
+            if self.rng.chance(self.odds.runner_dies / 4) {
+                self.runner_dies(runner);
+            }
         }
         if self.rng.chance(self.odds.mutation) {
             crate::site::mutate(self);

@@ -1,4 +1,4 @@
-//! A host in a thread, a folder with modules and a cache, and the spawner's side of the socket.
+//! A host in a thread, a folder with modules and a cache, and the worker's side of the socket.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -7,12 +7,15 @@ use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Command;
+use std::rc::Rc;
 use std::sync::{Mutex, OnceLock};
 use std::thread::JoinHandle;
 
 use httpd::config::{self, Config, Environment};
-use httpd::gateway::messages::{Message, MountId, Refusal, StartWriter, ToSpawner, ToWorker, Why};
+use httpd::gateway::messages::{Message, MountId, Refusal, StartWriter, ToRunner, ToWorker, Why};
+use httpd::gateway::start::{self, Start};
 use httpd::gateway::wcgi;
+use httpd::observe::names::Counters;
 use httpd::sys::pass;
 use httpd::sys::process::Ended;
 use httpd::sys::wait::{self, For};
@@ -28,8 +31,9 @@ pub enum Said {
 pub struct Case {
     folder: tempfile::TempDir,
     config: Config,
-    spawner: OwnedFd,
-    ends: OwnedFd,
+    worker: OwnedFd,
+    /// The supervisor's end of the channel.
+    channel: OwnedFd,
     host: Option<JoinHandle<()>>,
     next: Cell<u64>,
     /// Messages on runs other than the one that was waited for.
@@ -46,6 +50,7 @@ pub struct Run<'c> {
 
 const FROM: u64 = 11;
 const TO: u64 = 12;
+const GENERATION: u64 = 3;
 
 impl Case {
     pub fn new(settings: &str) -> Self {
@@ -54,7 +59,7 @@ impl Case {
             fs::create_dir(folder.path().join(name)).expect("made");
         }
         let text = format!(
-            "[cache]\ndir = \"cache\"\n[[listen]]\naddress = \"127.0.0.1:8080\"\n[[site]]\nroot = \"data\"\n[[site.wcgi]]\npath = \"/wasm/\"\n\
+            "[server]\nworkers = 1\n[cache]\ndir = \"cache\"\n[[listen]]\naddress = \"127.0.0.1:8080\"\n[[site]]\nroot = \"data\"\n[[site.wcgi]]\npath = \"/wasm/\"\n\
              dir = \"modules\"\nread = {{ \"/data\" = \"data\" }}\nwrite = {{ \"/scratch\" = \"scratch\" }}\n\
              env = {{ FROM_MOUNT = \"yes\" }}\n{settings}\n"
         );
@@ -62,16 +67,15 @@ impl Case {
         fs::write(&file, text).expect("written");
         let config =
             config::load(&file, &Environment::of_this_process()).unwrap_or_else(|report| panic!("{report}"));
-        let (spawner, ends, host) = serve(&config);
+        let (worker, channel, host) = serve(&config);
         let (next, heard) = (Cell::new(1), RefCell::default());
-        Self { folder, config, spawner, ends, host: Some(host), next, heard }
+        Self { folder, config, worker, channel, host: Some(host), next, heard }
     }
 
     /// Another host, which knows nothing of what the first one did.
     pub fn restart(&mut self) {
-        let (spawner, ends, host) = serve(&self.config);
-        drop(std::mem::replace(&mut self.spawner, spawner));
-        drop(std::mem::replace(&mut self.ends, ends));
+        let (worker, channel, host) = serve(&self.config);
+        (self.worker, self.channel) = (worker, channel);
         let before = self.host.replace(host).expect("it ran");
         before.join().expect("it ended well");
     }
@@ -133,7 +137,7 @@ impl Case {
         }
         let far = OwnedFd::from(far);
         let descriptors: Vec<_> = [Some(&far), input.as_ref()].into_iter().flatten().collect();
-        kit_send(&self.spawner, writer.finish(), &descriptors);
+        kit_send(&self.worker, writer.finish(), &descriptors);
         Run { case: self, id, output: Some(output), said: None }
     }
 
@@ -145,23 +149,27 @@ impl Case {
             {
                 return heard.remove(0);
             }
-            wait::wait(&[(std::os::fd::AsFd::as_fd(&self.spawner), For::Reading)], None).expect("waited");
+            wait::wait(&[(std::os::fd::AsFd::as_fd(&self.worker), For::Reading)], None).expect("waited");
             let mut bytes = [0; 256];
-            let Ok((length, _)) = pass::receive(&self.spawner, &mut bytes) else { continue };
+            let Ok((length, _)) = pass::receive(&self.worker, &mut bytes) else { continue };
             assert!(length > 0, "the host is gone");
             let message = Message::<ToWorker>::decode(&bytes[..length]).expect("a message");
-            assert_eq!(
-                (message.from, message.to),
-                (TO, FROM),
-                "the answer goes back where the request came from"
-            );
-            let id = match message.what {
+            assert_eq!(message.from, TO);
+            if message.what == ToWorker::Hello {
+                continue;
+            }
+            assert_eq!(message.to, FROM, "the answer goes back where the request came from");
+            let (id, said) = match message.what {
                 ToWorker::Started { id, .. } | ToWorker::Refused { id, .. } | ToWorker::Exited { id, .. } => {
-                    id
+                    (id, vec![message.what])
                 }
-                ToWorker::Hello => panic!("nobody asked"),
+                ToWorker::Ran { id, pid, how, cpu, overran } => {
+                    let started = ToWorker::Started { id, pid, nph: false };
+                    (id, vec![started, ToWorker::Exited { id, how, cpu, overran }])
+                }
+                ToWorker::Hello => continue,
             };
-            self.heard.borrow_mut().entry(id).or_default().push(message.what);
+            self.heard.borrow_mut().entry(id).or_default().extend(said);
         }
     }
 }
@@ -196,17 +204,31 @@ impl Run<'_> {
 
     pub fn end(&self) {
         let mut bytes = Vec::new();
-        Message { from: FROM, to: TO, what: ToSpawner::End { id: self.id, why: Why::Gone } }
+        Message { from: FROM, to: TO, what: ToRunner::End { id: self.id, why: Why::Gone } }
             .encode(&mut bytes);
-        kit_send(&self.case.ends, &bytes, &[]);
+        kit_send(&self.case.worker, &bytes, &[]);
     }
 }
 
 fn serve(config: &Config) -> (OwnedFd, OwnedFd, JoinHandle<()>) {
-    let (spawner, channel) = pass::channel().expect("a channel");
-    let (ends, their_ends) = pass::channel().expect("a channel");
-    let host = wcgi::host(config, (channel, their_ends), "test-").unwrap_or_else(|error| panic!("{error:#}"));
-    (spawner, ends, std::thread::spawn(move || host.serve().expect("it serves")))
+    let (worker, far) = pass::channel().expect("a mailbox");
+    let (channel, theirs) = pass::channel().expect("a channel");
+    let start = Start {
+        generation: GENERATION,
+        epoch: TO,
+        config: Rc::new(config.clone()),
+        channel: theirs,
+        workers: vec![far],
+        user: None,
+        counters: Counters::new().expect("a page"),
+    };
+    let host = wcgi::host(start).unwrap_or_else(|error| panic!("{error:#}"));
+    (worker, channel, std::thread::spawn(move || host.serve().expect("it serves")))
+}
+
+/// How every UNIQUE_ID begins.
+pub fn prefix() -> String {
+    start::unique_prefix(GENERATION)
 }
 
 /// A note with several descriptors.

@@ -1,4 +1,4 @@
-//! The module host, driven over its socket as the spawner drives it: modules that answer, and modules that
+//! The module host, driven over its socket as a worker drives it: modules that answer, and modules that
 //! loop, trap, eat memory, flood, are broken, replaced, or forged in the cache;
 //! and modules through the whole server.
 //!
@@ -18,7 +18,7 @@ use std::time::Duration;
 use httpd::gateway::messages::Refusal;
 use httpd::sys::process::Ended;
 
-use kit::{Case, Said, build, module};
+use kit::{Case, Run, Said, build, module};
 
 /// A mount of a directory whose modules end soon.
 const SHORT: &str = "timeout = \"300ms\"\nwall = \"20s\"\nmemory = \"16MiB\"";
@@ -44,7 +44,7 @@ fn an_echo_answers() {
         "PATH_INFO=/more".to_owned(),
         format!("SCRIPT_FILENAME={root}/modules/echo.wasm"),
         format!("PATH_TRANSLATED={root}/data/more"),
-        "UNIQUE_ID=test-11-1".to_owned(),
+        format!("UNIQUE_ID={}11-1", kit::prefix()),
     ] {
         assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
     }
@@ -338,14 +338,16 @@ fn a_closed_output_is_the_end_of_the_answer() {
 }
 
 #[test]
-fn beyond_the_mounts_concurrency_requests_wait() {
+fn a_worker_has_its_share_and_is_heard_while_that_runs() {
     let case = Case::new("concurrency = 2");
-    case.place("echo.wasm", &module("echo"));
-    let mut runs: Vec<_> = (0..4).map(|_| case.start_open("/wasm/echo.wasm", &[])).collect();
-    assert_eq!((runs[0].0.said(), runs[1].0.said()), (Said::Started, Said::Started));
-    for (mut run, input) in runs.drain(..) {
-        drop(input);
-        assert!(run.text().contains("method: none\n"));
-        assert_eq!(run.exited(), (Ended::Exited(0), false));
+    case.place("probe.wasm", &module("probe"));
+    let start = || case.start("/wasm/probe.wasm", &["QUERY_STRING=loop"], None);
+    let mut runs = [start(), start()];
+    assert_eq!(runs.each_mut().map(Run::said), [Said::Started; 2]);
+    assert_eq!(start().said(), Said::Refused(Refusal::Busy));
+    for mut run in runs {
+        run.end();
+        assert_eq!(run.exited(), (Ended::Killed(15), false));
     }
+    assert_eq!(case.ask("version"), "version 1\n");
 }

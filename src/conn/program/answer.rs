@@ -74,7 +74,7 @@ impl std::fmt::Display for Fault {
             Fault::Idle => f.write_str("it was silent for longer than `timeout`"),
             Fault::Queued => f.write_str("its turn did not come within `timeout`: raise `concurrency`?"),
             Fault::Overran => f.write_str("it ran for longer than `wall`"),
-            Fault::Lost => f.write_str("the spawner that started it is gone"),
+            Fault::Lost => f.write_str("whoever started it is gone"),
             Fault::Redirect => f.write_str("its local redirect leads to no valid address"),
             Fault::Redirects => f.write_str("more than 10 local redirects followed each other"),
         }

@@ -34,7 +34,6 @@ use super::{Connection, Ending, Scope};
 use crate::config::{Chunked, Mount};
 use crate::files::Mounted;
 use crate::gateway::cgi::arguments::arguments;
-use crate::gateway::cgi::head::HEAD_BYTES_MAX;
 use crate::gateway::cgi::variables::{About, Variables};
 use crate::gateway::messages::{MountId, Why};
 use crate::http::expect::Expectation;
@@ -160,16 +159,6 @@ impl Program {
         }
         let running = self.started.is_some() || self.input.is_spooling();
         if running && self.input.wants_more() { Wait::Client } else { Wait::Program(self.timeout) }
-    }
-
-    /// Whether it has printed as much as a head may have before it was said to run: until then nobody knows
-    /// how that is to be understood, and what is not read keeps the program waiting.
-    fn is_ahead(&self) -> bool {
-        let collected = match &self.output {
-            Output::Head(collected) => collected.len(),
-            _ => 0,
-        };
-        self.started.is_none() && collected >= CHUNK_ROOM + HEAD_BYTES_MAX
     }
 
     /// Whether some of a document has been passed on, and more may come.
@@ -405,7 +394,7 @@ impl Connection {
             }
         }
         let idle = self.sending.is_idle() && self.outgoing.is_empty();
-        if program.start.is_none() && !program.reading && !program.ended && idle && !program.is_ahead() {
+        if program.start.is_none() && !program.reading && !program.ended && idle {
             program.reading = true;
             scope.actions.push(Action::ReadOutput);
         }

@@ -19,8 +19,6 @@
 //! When the spawner dies, the kernel kills the programs it had started, its successor ends what they had
 //! started in turn, and workers hear of it by the new epoch.
 
-mod faults;
-mod guests;
 mod mailbox;
 pub(super) mod programs;
 mod remains;
@@ -33,8 +31,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::admission;
-use super::messages::{self, MESSAGE_BYTES_MAX, Message, MountId, Refusal, ToSpawner, ToWorker, Why};
-use super::start::{STOP, Start, is_epoch_of};
+use super::faults::Faults;
+use super::messages::{self, MESSAGE_BYTES_MAX, Message, MountId, Refusal, ToRunner, ToWorker, Why};
+use super::start::{Runner, STOP, Start, is_epoch_of};
 use crate::config::{Config, Mount};
 use crate::observe::names::{Counter, Counters};
 use crate::sys::process::{self, Ended, Kill, Pid};
@@ -43,8 +42,6 @@ use crate::sys::signals::Children;
 use crate::sys::wait::{self, For};
 use crate::sys::{Errno, Error, pass};
 
-use faults::Faults;
-use guests::{Guests, Told};
 use mailbox::{Mailbox, Received};
 use programs::{Programs, Started};
 use remains::{Remain, Remains};
@@ -62,7 +59,7 @@ const MESSAGES_A_TURN: usize = 32;
 
 /// Whether a configuration has programs to start.
 pub fn is_wanted(config: &Config) -> bool {
-    config.sites.iter().any(|site| !site.mounts.is_empty())
+    config.sites.iter().flat_map(|site| &site.mounts).any(|mount| Runner::of(mount) == Runner::Spawner)
 }
 
 /// Starts programs until told to stop.
@@ -83,8 +80,6 @@ struct Spawner {
     children: Children,
     mailboxes: Vec<Mailbox>,
     programs: Programs,
-    /// The host of modules, which are programs too but no processes.
-    guests: Guests,
     running: HashMap<Pid, Running>,
     remains: Remains,
     voices: Voices,
@@ -140,7 +135,6 @@ impl Spawner {
         let programs = Programs::new(Rc::clone(&config), user.clone(), generation)?;
         let share = |mount: &Mount| admission::share(mount.concurrency, config.server.workers);
         let shares = config.sites.iter().map(|site| site.mounts.iter().map(share).collect()).collect();
-        let guests = Guests::new(config, user, programs.unique_prefix());
         // What seccomp and the rights of a process hold for, they hold for all it starts; set-user-ID
         // programs would gain nothing.
         if !programs.may_gain_privileges() {
@@ -154,7 +148,6 @@ impl Spawner {
             children,
             mailboxes: workers.into_iter().map(Mailbox::new).collect(),
             programs,
-            guests,
             running: HashMap::new(),
             remains: Remains::default(),
             voices: Voices::default(),
@@ -164,7 +157,6 @@ impl Spawner {
             stopping: None,
         };
         (0..spawner.mailboxes.len()).for_each(|index| spawner.tell(index, 0, ToWorker::Hello));
-        spawner.guests.keep(Instant::now());
         Ok(spawner)
     }
 
@@ -198,16 +190,9 @@ impl Spawner {
         let full_at = fds.len();
         let full = which(Mailbox::is_full);
         fds.extend(full.iter().map(|index| (self.mailboxes[*index].fd(), For::Writing)));
-        let guests_at = fds.len();
-        fds.extend(self.guests.fd().map(|fd| (fd, For::Reading)));
         let happened = wait::wait(&fds, limit)?;
 
         self.voices.hear(&happened[voices_at..full_at]);
-        if happened.get(guests_at) == Some(&true) {
-            let mut told = Vec::new();
-            self.guests.hear(&mut told);
-            self.pass_on(told);
-        }
         if happened[0] && self.children.take() {
             self.reap();
         }
@@ -227,7 +212,7 @@ impl Spawner {
     fn deadline(&self) -> Option<Instant> {
         let running = self.running.values().filter_map(Running::deadline).min();
         let patience = self.stopping.map(|since| since + STOP_GRACE + STOP_PATIENCE);
-        [running, self.remains.deadline(), self.guests.deadline(), patience].into_iter().flatten().min()
+        [running, self.remains.deadline(), patience].into_iter().flatten().min()
     }
 
     /// Takes an order of the supervisor; that it is gone is one.
@@ -252,9 +237,6 @@ impl Spawner {
             self.stopping = Some(Instant::now());
             let all: Vec<Pid> = self.running.keys().copied().collect();
             all.into_iter().for_each(|pid| self.end(pid, Why::Stop.text()));
-            let mut told = Vec::new();
-            self.guests.stop(&mut told);
-            self.pass_on(told);
         }
     }
 
@@ -278,15 +260,15 @@ impl Spawner {
                     return;
                 }
             };
-            let Some(message) = Message::<ToSpawner>::decode(&buffer[..length]) else {
+            let Some(message) = Message::<ToRunner>::decode(&buffer[..length]) else {
                 self.faults.log(&format!("worker {index} sent a message that is none"));
                 continue;
             };
-            self.handle(index, message, &buffer[..length], descriptors);
+            self.handle(index, message, descriptors);
         }
     }
 
-    fn handle(&mut self, index: usize, message: Message<ToSpawner>, bytes: &[u8], descriptors: Vec<OwnedFd>) {
+    fn handle(&mut self, index: usize, message: Message<ToRunner>, descriptors: Vec<OwnedFd>) {
         let Message { from, to, what } = message;
         if !is_epoch_of(from, index, self.mailboxes.len()) {
             self.faults.log(&format!("worker {index} speaks as if it were another"));
@@ -296,19 +278,15 @@ impl Spawner {
             let dead = self.running.iter().filter(|(_, one)| one.mailbox == index && one.worker != from);
             let dead: Vec<Pid> = dead.map(|(pid, _)| *pid).collect();
             dead.into_iter().for_each(|pid| self.end(pid, "its worker is gone"));
-            self.guests.end_all_but(index, from);
         }
-        if to != self.epoch && what != ToSpawner::Hello {
+        if to != self.epoch && what != ToRunner::Hello {
             return;
         }
         match what {
-            ToSpawner::Hello => self.tell(index, from, ToWorker::Hello),
-            ToSpawner::Start(start) => {
+            ToRunner::Hello => self.tell(index, from, ToWorker::Hello),
+            ToRunner::Start(start) => {
                 let started = match self.has_room(index, from, start.mount) {
                     false => Err(Refusal::Busy),
-                    true if self.guests.answers(start.mount) => {
-                        self.guests.start(index, (from, to), &start, bytes, &descriptors)
-                    }
                     true => self.start(index, from, &start, descriptors),
                 };
                 if let Err(why) = started {
@@ -316,8 +294,7 @@ impl Spawner {
                     self.tell(index, from, ToWorker::Refused { id: start.id, why });
                 }
             }
-            ToSpawner::End { id, why } => {
-                self.guests.end(from, id, why);
+            ToRunner::End { id, why } => {
                 let is_it = |one: &Running| (one.mailbox, one.worker, one.id) == (index, from, id);
                 let found = self.running.iter().find(|(_, one)| is_it(one)).map(|(pid, _)| *pid);
                 if let Some(pid) = found {
@@ -333,13 +310,10 @@ impl Spawner {
     fn has_room(&self, index: usize, from: u64, mount: MountId) -> bool {
         let mounts = self.shares.get(usize::from(mount.site));
         let Some(share) = mounts.and_then(|mounts| mounts.get(usize::from(mount.mount))) else { return true };
-        let scripts = self.running.values().map(|one| (one.mailbox, one.worker, one.mount));
         let (mut now, mut ever) = (0, 0);
-        for (mailbox, worker, other) in scripts.chain(self.guests.running()) {
-            if (mailbox, other) == (index, mount) {
-                ever += 1;
-                now += usize::from(worker == from);
-            }
+        for one in self.running.values().filter(|one| (one.mailbox, one.mount) == (index, mount)) {
+            ever += 1;
+            now += usize::from(one.worker == from);
         }
         self.stopping.is_none() && now < *share && ever < 2 * *share
     }
@@ -401,11 +375,6 @@ impl Spawner {
         while let Some((pid, how, cpu)) = process::reap_any() {
             if let Some(running) = self.running.remove(&pid) {
                 self.ended(pid, &running, how, cpu);
-                continue;
-            }
-            let mut told = Vec::new();
-            if self.guests.ended(pid, how, Instant::now(), &mut told) {
-                self.pass_on(told);
             }
         }
     }
@@ -450,25 +419,8 @@ impl Spawner {
                 self.end(pid, "it ran for too long");
             }
         }
-        self.guests.keep(now);
-        let (running, host) = (&self.running, self.guests.host());
-        self.remains.sweep(now, |pid| running.contains_key(&pid) || host == Some(pid));
-    }
-
-    /// Tells workers what became of modules.
-    fn pass_on(&mut self, told: Vec<Told>) {
-        for (index, message) in told {
-            match message.what {
-                ToWorker::Hello => {}
-                ToWorker::Started { .. } => {
-                    self.counters.add(Counter::ProgramsStarted, 1);
-                    self.counters.add(Counter::ProgramsRunning, 1);
-                }
-                ToWorker::Refused { .. } => self.counters.add(Counter::ProgramsRefused, 1),
-                ToWorker::Exited { .. } => self.counters.sub(Counter::ProgramsRunning, 1),
-            }
-            self.mailboxes[index].send(&message);
-        }
+        let running = &self.running;
+        self.remains.sweep(now, |pid| running.contains_key(&pid));
     }
 
     fn tell(&mut self, index: usize, to: u64, what: ToWorker) {

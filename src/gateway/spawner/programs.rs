@@ -10,12 +10,13 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::faults::Faults;
 use crate::config::{Config, Mount, MountKind, Process};
 use crate::gateway::environment;
+use crate::gateway::faults::Faults;
 use crate::gateway::messages::{MountId, Refusal, Start};
 use crate::gateway::script::{self, Found, Script};
-use crate::sys::process::{self, Pid, User};
+use crate::gateway::start;
+use crate::sys::process::{Pid, User};
 use crate::sys::spawn::{self, Failed, Limits, Program, Stack, Strings};
 use crate::sys::{Errno, Error, user};
 
@@ -77,7 +78,7 @@ impl Programs {
             users.insert(name.clone(), found);
         }
         Ok(Self {
-            prefix: format!("{}-{generation}-", process::parent_pid()),
+            prefix: start::unique_prefix(generation),
             config,
             user,
             users,

@@ -1,28 +1,29 @@
-//! The threads of the host, and what they do with a message.
+//! The threads of the host, and what they do with a request.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::complaints::Shared;
-use super::engine::Engine;
+use super::mailbox::{Asked, Job, Mailbox};
 use super::modules::Modules;
-use super::run::{Ending, Limits, Remains, Run};
+use super::run::{Ending, Limits, Run};
 use super::stop::{Announce, Stop};
 use super::wasi::{Preopened, Strings};
-use crate::config::{Mount, Programs};
-use crate::gateway::environment;
+use crate::config::{Config, Mount, Programs};
 use crate::gateway::lines::Allowance;
-use crate::gateway::messages::{MESSAGE_BYTES_MAX, Message, MountId, Refusal, Start, ToSpawner, ToWorker};
+use crate::gateway::messages::{MESSAGE_BYTES_MAX, Message, MountId, Refusal, Start, ToRunner, ToWorker};
 use crate::gateway::script::{self, Found};
+use crate::gateway::start::{self, STOP};
+use crate::gateway::{admission, environment};
 use crate::sys::beneath::{self, Kind, Look};
 use crate::sys::compiled::Compiled;
 use crate::sys::process::Ended;
@@ -33,11 +34,11 @@ use crate::sys::{self, Errno, pass};
 /// the pipe that is closed here looks like an answer of nothing, which is 502 instead of 504.
 const SLACK: Duration = Duration::from_millis(500);
 
+/// Modules that run at once, whatever the mounts allow together: each has a thread, and 4 GiB of address space.
+const RUNS_MAX: usize = 512;
+
 /// How often modules that compute are looked after. Their deadlines are as exact as this.
 const TICK: Duration = Duration::from_millis(10);
-
-/// More than any message that ends a run.
-const END_BYTES_MAX: usize = 64;
 
 /// Ticks without any run after which ticking stops: waking it costs the next request a change of context.
 const QUIET_TICKS: u32 = 100;
@@ -45,22 +46,19 @@ const QUIET_TICKS: u32 = 100;
 /// What the threads of a host share.
 pub struct Host {
     channel: OwnedFd,
-    /// A thread that runs a module reads no messages, and all may run one: so ends come by another way, to the
-    /// thread that makes time pass.
-    ends_channel: OwnedFd,
-    engine: Engine,
+    mailboxes: Vec<Arc<Mailbox>>,
+    engine: wasmtime::Engine,
     modules: Modules,
     mounts: HashMap<MountId, Mounted>,
     /// How every UNIQUE_ID of the generation begins.
     prefix: String,
     /// Its process.
     pid: u32,
-    threads: AtomicU32,
-    idle: AtomicUsize,
     running: AtomicUsize,
     dozing: AtomicBool,
     over: AtomicBool,
-    ends: Mutex<Ends>,
+    /// The thread that makes time pass.
+    ticker: OnceLock<thread::Thread>,
     complaints: Shared,
 }
 
@@ -76,110 +74,120 @@ pub struct Mounted {
     pub directories: Vec<Arc<Preopened>>,
 }
 
-/// The runs that can be told to end.
-#[derive(Default)]
-struct Ends {
-    runs: HashMap<Asked, Arc<AtomicBool>>,
-    /// Told to end before their thread had begun with them.
-    early: VecDeque<Asked>,
-}
-
-/// What a request is known by: the epoch of the worker that asked, and its number for it.
-type Asked = (u64, u64);
-
 impl Host {
     /// A host of some mounts, which keeps compiled modules in a directory if it is given one.
     ///
     /// # Errors
-    /// Never: no call is defined twice.
+    /// When a mailbox is none. Otherwise never: no call is defined twice.
     pub fn new(
-        (channel, ends_channel): (OwnedFd, OwnedFd),
-        engine: Engine,
+        start: start::Start,
+        engine: wasmtime::Engine,
         mounts: HashMap<MountId, Mounted>,
         compiled: Option<Compiled>,
-        prefix: &str,
     ) -> wasmtime::Result<Arc<Self>> {
-        let modules = Modules::new(&engine.engine, compiled)?;
+        let prefix = start::unique_prefix(start.generation);
+        let (workers, share) = (start.workers.len(), start.config.server.workers);
+        let shares = mounts.iter().map(|(id, one)| (*id, admission::share(one.mount.concurrency, share)));
+        let shares: Arc<HashMap<_, _>> = Arc::new(shares.collect());
+        let threads = threads_of_one(&start.config, workers);
+        let counters = Arc::new(Mutex::new(start.counters));
+        let mailbox = |(index, fd)| {
+            let (shares, counters) = (Arc::clone(&shares), Arc::clone(&counters));
+            Mailbox::new(fd, (index, workers), start.epoch, shares, threads, counters).map(Arc::new)
+        };
+        let mailboxes = start.workers.into_iter().enumerate().map(mailbox).collect::<Result<_, _>>()?;
         Ok(Arc::new(Self {
-            channel,
-            ends_channel,
+            channel: start.channel,
+            mailboxes,
+            modules: Modules::new(&engine, compiled)?,
             engine,
-            modules,
             mounts,
-            prefix: prefix.to_owned(),
+            prefix,
             pid: std::process::id(),
-            threads: AtomicU32::new(0),
-            idle: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
             dozing: AtomicBool::new(false),
             over: AtomicBool::new(false),
-            ends: Mutex::default(),
+            ticker: OnceLock::new(),
             complaints: Arc::new(Mutex::new(Allowance::of_all(Instant::now()))),
         }))
     }
 
-    /// Answers until the other end of the channel is closed; returns while runs may still be at it. The thread
-    /// that calls makes time pass and runs no module, so that nothing keeps it from returning.
+    /// Answers until told to stop; returns while runs may still be at it. The thread that calls only listens to
+    /// the supervisor, so that nothing keeps it from returning.
     ///
     /// # Errors
-    /// When the channel or a thread cannot be had.
+    /// When a thread cannot be had, or the supervisor not be listened to.
     pub fn serve(self: &Arc<Self>) -> Result<(), sys::Error> {
-        wait::set_blocking(&self.channel, true)
-            .map_err(|errno| sys::Error::new("wait on", "the channel of the spawner", errno))?;
-        self.hire(&thread::current()).map_err(|error| sys::Error::from_io("start", "a thread", &error))?;
-        self.tick();
-        Ok(())
+        let cannot = |error: io::Error| sys::Error::from_io("start", "a thread", &error);
+        let host = Arc::clone(self);
+        let ticker = thread::Builder::new().name("ticker".to_owned());
+        let ticker = ticker.spawn(move || host.tick()).map_err(cannot)?.thread().clone();
+        self.ticker.get_or_init(|| ticker);
+        for mailbox in &self.mailboxes {
+            self.hire(mailbox, Mailbox::greet).map_err(cannot)?;
+        }
+        let obeyed = self.obey();
+        self.over.store(true, Ordering::Relaxed);
+        self.wake_ticker();
+        obeyed
     }
 
-    /// One thread: takes messages, and runs what they ask for.
-    fn work(self: &Arc<Self>, ticker: &thread::Thread) {
-        let mut message = vec![0; MESSAGE_BYTES_MAX];
-        let mut buffer = Vec::new();
-        while !self.over.load(Ordering::Relaxed) {
-            self.idle.fetch_add(1, Ordering::SeqCst);
-            let received = pass::receive_all(&self.channel, &mut message);
-            let nobody_waits = self.idle.fetch_sub(1, Ordering::SeqCst) == 1;
-            let (length, descriptors) = match received {
-                Ok((0, _)) => break,
-                Ok(received) => received,
-                Err(errno) => {
-                    tracing::error!("the channel of the spawner: {errno}");
-                    break;
+    /// Waits for the order to stop; that the supervisor is gone is one.
+    fn obey(&self) -> Result<(), sys::Error> {
+        let mut note = [0; 16];
+        loop {
+            wait::wait(&[(self.channel.as_fd(), For::Reading)], None)?;
+            match pass::receive(&self.channel, &mut note) {
+                Err(Errno::AGAIN) => {}
+                Ok((length, _)) if length > 0 && &note[..length] != STOP => {
+                    tracing::warn!("the supervisor sent a note that is none");
                 }
-            };
-            match Message::<ToSpawner<'_>>::decode(message.get(..length).unwrap_or_default()) {
-                Some(Message { from, to, what: ToSpawner::Start(start) }) => {
-                    // Without another thread, requests wait for one that is there.
-                    if nobody_waits && let Err(error) = self.hire(ticker) {
-                        tracing::warn!("cannot start another thread for modules: {error}");
-                    }
-                    self.running.fetch_add(1, Ordering::SeqCst);
-                    if self.dozing.load(Ordering::SeqCst) {
-                        ticker.unpark();
-                    }
-                    self.start((from, to), &start, descriptors, &mut buffer);
-                    self.running.fetch_sub(1, Ordering::SeqCst);
-                }
-                _ => tracing::warn!("the spawner sent a message that asks for no run"),
+                Ok(_) | Err(_) => return Ok(()),
             }
         }
-        self.over.store(true, Ordering::Relaxed);
-        ticker.unpark();
     }
 
-    /// Starts another thread, if there may be one.
-    fn hire(self: &Arc<Self>, ticker: &thread::Thread) -> io::Result<()> {
-        let more = |threads| (threads < self.engine.runs).then_some(threads + 1);
-        if self.threads.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_err() {
-            return Ok(());
-        }
-        let (host, ticker) = (Arc::clone(self), ticker.clone());
+    /// Starts a thread for a mailbox, which does something `first`.
+    fn hire(self: &Arc<Self>, mailbox: &Arc<Mailbox>, first: fn(&Mailbox)) -> io::Result<()> {
+        let (host, mailbox) = (Arc::clone(self), Arc::clone(mailbox));
         let thread = thread::Builder::new().name("module".to_owned());
-        let hired = thread.spawn(move || host.work(&ticker));
-        if hired.is_err() {
-            self.threads.fetch_sub(1, Ordering::SeqCst);
+        let work = move || {
+            first(&mailbox);
+            host.work(&mailbox);
+        };
+        thread.spawn(work).map(drop)
+    }
+
+    /// One thread: takes requests, and runs what they ask for.
+    fn work(self: &Arc<Self>, mailbox: &Arc<Mailbox>) {
+        let mut message = vec![0; MESSAGE_BYTES_MAX];
+        let mut buffer = Vec::new();
+        while let Some(job) = mailbox.next(&mut message) {
+            if job.hires
+                && let Err(error) = self.hire(mailbox, |_| ())
+            {
+                tracing::warn!("cannot start another thread for modules: {error}");
+                mailbox.lose_thread();
+                mailbox.finish(job.asked);
+                mailbox.say(job.asked.0, ToWorker::Refused { id: job.asked.1, why: Refusal::Busy });
+                continue;
+            }
+            let bytes = message.get(..job.length).unwrap_or_default();
+            let Some(Message { what: ToRunner::Start(start), .. }) = Message::<ToRunner<'_>>::decode(bytes)
+            else {
+                continue;
+            };
+            self.running.fetch_add(1, Ordering::SeqCst);
+            if self.dozing.load(Ordering::SeqCst) {
+                self.wake_ticker();
+            }
+            self.run(mailbox, &start, job, &mut buffer);
+            self.running.fetch_sub(1, Ordering::SeqCst);
         }
-        hired.map(drop)
+    }
+
+    fn wake_ticker(&self) {
+        self.ticker.get().inspect(|ticker| ticker.unpark());
     }
 
     /// Makes the engine's time pass.
@@ -197,68 +205,52 @@ impl Host {
                 quiet = 0;
             }
             thread::sleep(TICK);
-            self.take_ends();
-            self.engine.engine.increment_epoch();
+            self.engine.increment_epoch();
         }
     }
 
-    /// Takes note of the runs that are to end.
-    fn take_ends(&self) {
-        let mut message = [0; END_BYTES_MAX];
-        loop {
-            match pass::receive(&self.ends_channel, &mut message) {
-                // The spawner is gone, which whoever runs a module would learn late.
-                Ok((0, _)) => return self.over.store(true, Ordering::Relaxed),
-                Ok((length, _)) => match Message::<ToSpawner<'_>>::decode(&message[..length]) {
-                    Some(Message { from, what: ToSpawner::End { id, .. }, .. }) => {
-                        self.ends().end((from, id));
-                    }
-                    _ => tracing::warn!("the spawner sent a message that ends no run"),
-                },
-                Err(_) => return,
-            }
-        }
-    }
-
-    fn start(
-        self: &Arc<Self>,
-        (from, to): (u64, u64),
-        start: &Start<'_>,
-        descriptors: Vec<OwnedFd>,
-        buffer: &mut Vec<u8>,
-    ) {
-        let id = start.id;
-        let ended = self.ends().begin((from, id));
-        let run = match self.prepare((from, to), start, descriptors, ended) {
+    fn run(&self, mailbox: &Arc<Mailbox>, start: &Start<'_>, job: Job, buffer: &mut Vec<u8>) {
+        let (to, id) = job.asked;
+        let run = match self.prepare(mailbox, start, job) {
             Ok(run) => run,
             Err(why) => {
-                self.ends().runs.remove(&(from, id));
-                return self.say(from, to, ToWorker::Refused { id, why });
+                mailbox.finish((to, id));
+                return mailbox.say(to, ToWorker::Refused { id, why });
             }
         };
         let (label, began) = (run.label.clone(), Instant::now());
-        let Remains { ending, cpu, buffer: used, store } = run.go(std::mem::take(buffer));
-        self.ends().runs.remove(&(from, id));
-        let (how, overran) = judge(&ending, |fault| self.warn(&label, fault));
+        let remains = run.go(std::mem::take(buffer));
+        let (how, overran) = judge(&remains.ending, |fault| self.warn(&label, fault));
+        mailbox.finish((to, id));
+        let (pid, cpu) = (self.pid, remains.cpu);
         let (all, used_up) = (began.elapsed().as_millis(), cpu.as_millis());
         tracing::debug!("{label} ended: {how}; it took {all} ms, of the processor {used_up} ms");
-        self.say(from, to, ToWorker::Exited { id, how, cpu, overran });
-        *buffer = used;
-        drop(store);
+        // One word where that is all there is to say: it wakes the worker once.
+        mailbox.say(
+            to,
+            match remains.announced {
+                true => ToWorker::Exited { id, how, cpu, overran },
+                false => ToWorker::Ran { id, pid, how, cpu, overran },
+            },
+        );
+        *buffer = remains.close();
     }
 
     /// Everything up to the first instruction.
     fn prepare(
-        self: &Arc<Self>,
-        (from, to): (u64, u64),
+        &self,
+        mailbox: &Arc<Mailbox>,
         start: &Start<'_>,
-        descriptors: Vec<OwnedFd>,
-        ended: Arc<AtomicBool>,
+        Job { asked, ended, descriptors, .. }: Job,
     ) -> Result<Run<'_>, Refusal> {
         let mounted = self.mounts.get(&start.mount).ok_or(Refusal::NotFound)?;
         let mut descriptors = descriptors.into_iter();
-        let output = descriptors.next().ok_or(Refusal::Broken)?;
-        let input = descriptors.next().filter(|_| start.input);
+        let (output, input) = (descriptors.next(), descriptors.next());
+        let Some(output) = output.filter(|_| input.is_some() == start.input) else {
+            // The kernel drops them where this process may open no more.
+            tracing::error!("a request came without its pipes: are there too few descriptors?");
+            return Err(Refusal::Busy);
+        };
         // What was found on the way down is looked at again at the end.
         let (mut last, mut seen) = (Vec::new(), None);
         let script = script::resolve(&mounted.mount, &mounted.root, start.path, |path| {
@@ -281,7 +273,7 @@ impl Host {
         let mut arguments = Strings::default();
         let (root, mount) = (&mounted.root, &mounted.mount);
         environment::arguments(mount, &script, start, |parts| arguments.push(parts));
-        let unique = format!("{}{from}-{}", self.prefix, start.id);
+        let unique = format!("{}{}-{}", self.prefix, asked.0, asked.1);
         let mut variables = Strings::default();
         environment::environment((root, mount), &script, &unique, start, |parts| variables.push(parts));
         let request = environment::request_id(start);
@@ -301,15 +293,15 @@ impl Host {
             input,
             output,
             ended,
-            announce: self.announcement(from, to, start.id),
+            announce: self.announcement(mailbox, asked),
         })
     }
 
-    fn announcement(self: &Arc<Self>, from: u64, to: u64, id: u64) -> Announce {
-        let host = Arc::clone(self);
+    fn announcement(&self, mailbox: &Arc<Mailbox>, (to, id): Asked) -> Announce {
+        let mailbox = Arc::clone(mailbox);
         // What the number of a process is good for, telling who is who, the number of the host is not.
         let pid = self.pid;
-        Box::new(move || host.say(from, to, ToWorker::Started { id, pid, nph: false }))
+        Box::new(move || mailbox.say(to, ToWorker::Started { id, pid, nph: false }))
     }
 
     /// Logs a fault of a module, as far as there is room among what all of them may log.
@@ -319,54 +311,14 @@ impl Host {
             tracing::warn!("{label}: {fault}");
         }
     }
-
-    fn ends(&self) -> MutexGuard<'_, Ends> {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn say(&self, from: u64, to: u64, what: ToWorker) {
-        let mut bytes = Vec::with_capacity(64);
-        // The answer goes to whom the request came from.
-        Message { from: to, to: from, what }.encode(&mut bytes);
-        loop {
-            match pass::send(&self.channel, &bytes, None) {
-                Err(Errno::AGAIN) => {
-                    let room = wait::wait(&[(self.channel.as_fd(), For::Writing)], None);
-                    if room.is_err() {
-                        return;
-                    }
-                }
-                // A spawner that is gone needs no answer.
-                _ => return,
-            }
-        }
-    }
 }
 
-impl Ends {
-    /// Ends that came early and whose requests never came are of no use for long.
-    const EARLY_MAX: usize = 64;
-
-    fn begin(&mut self, id: Asked) -> Arc<AtomicBool> {
-        let early = self.early.iter().position(|other| *other == id);
-        let ended = Arc::new(AtomicBool::new(early.is_some()));
-        if let Some(at) = early {
-            self.early.remove(at);
-        }
-        self.runs.insert(id, Arc::clone(&ended));
-        ended
-    }
-
-    fn end(&mut self, id: Asked) {
-        if let Some(ended) = self.runs.get(&id) {
-            ended.store(true, Ordering::Relaxed);
-            return;
-        }
-        if self.early.len() == Self::EARLY_MAX {
-            self.early.pop_front();
-        }
-        self.early.push_back(id);
-    }
+/// How many threads a worker may keep busy at most, and one that listens to it. A thread has an instance of the
+/// engine's pool as long as it runs something.
+pub fn threads_of_one(config: &Config, workers: usize) -> usize {
+    let mounts = super::mounts(config).map(|(_, _, mount, _)| mount.concurrency);
+    let runs: usize = mounts.map(|count| admission::share(count, config.server.workers)).sum();
+    runs.min(RUNS_MAX / workers.max(1)).max(1) + 1
 }
 
 fn found(look: Option<&Look>) -> Found {
@@ -405,24 +357,6 @@ fn judge(ending: &Ending, warn: impl FnOnce(&dyn Display)) -> (Ended, bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_end_that_comes_first_still_counts() {
-        let mut ends = Ends::default();
-        ends.end((1, 7));
-        assert!(!ends.begin((2, 7)).load(Ordering::Relaxed), "another worker's");
-        assert!(ends.begin((1, 7)).load(Ordering::Relaxed));
-        let ended = ends.begin((1, 9));
-        ends.end((1, 9));
-        assert!(ended.load(Ordering::Relaxed));
-        for id in 100..300 {
-            ends.end((1, id));
-        }
-        assert_eq!(ends.early.len(), Ends::EARLY_MAX);
-        assert!(
-            ends.begin((1, 299)).load(Ordering::Relaxed) && !ends.begin((1, 100)).load(Ordering::Relaxed)
-        );
-    }
 
     #[test]
     fn endings_are_told_in_the_words_for_processes() {

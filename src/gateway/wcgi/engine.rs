@@ -1,9 +1,8 @@
 //! The engine all modules of a host share: how they are compiled, and the pool their instances come from.
 
-use wasmtime::{Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig, Result, Strategy};
-
-/// Runs at once, whatever the mounts allow together: each has a thread, and 4 GiB of address space.
-const RUNS_MAX: u32 = 512;
+use wasmtime::{
+    Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, Result, Strategy,
+};
 
 /// Elements of a table, which is what a C program has functions to point at.
 pub const TABLE_ELEMENTS_MAX: usize = 100_000;
@@ -16,26 +15,15 @@ const STACK_BYTES: usize = 512 << 10;
 /// three pages.
 const RESIDENT_BYTES: usize = 64 << 10;
 
-/// The engine, and how many runs it has room for.
-pub struct Engine {
-    /// It.
-    pub engine: wasmtime::Engine,
-    /// Runs at once.
-    pub runs: u32,
+/// An engine with room for some instances at once, of `memory` bytes each at most.
+///
+/// # Errors
+/// When the processor is not one that is compiled for, or the address space too small.
+pub fn engine(instances: u32, memory: u64) -> Result<Engine> {
+    Engine::new(&config(instances, memory))
 }
 
-impl Engine {
-    /// An engine for some runs at once, of `memory` bytes each at most.
-    ///
-    /// # Errors
-    /// When the processor is not one that is compiled for, or the address space too small.
-    pub fn new(runs: u32, memory: u64) -> Result<Self> {
-        let runs = runs.clamp(1, RUNS_MAX);
-        Ok(Self { engine: wasmtime::Engine::new(&config(runs, memory))?, runs })
-    }
-}
-
-fn config(runs: u32, memory: u64) -> Config {
+fn config(instances: u32, memory: u64) -> Config {
     let mut config = Config::new();
     config.strategy(Strategy::Cranelift);
     // Looping modules are stopped where they look at a counter, at every loop and call. The alternative,
@@ -51,9 +39,9 @@ fn config(runs: u32, memory: u64) -> Config {
     config.wasm_memory64(false);
     config.wasm_relaxed_simd(false);
     let mut pool = PoolingAllocationConfig::new();
-    pool.total_core_instances(runs)
-        .total_memories(runs)
-        .total_tables(runs)
+    pool.total_core_instances(instances)
+        .total_memories(instances)
+        .total_tables(instances)
         .max_memories_per_module(1)
         .max_tables_per_module(1)
         .max_memory_size(usize::try_from(memory).unwrap_or(usize::MAX))

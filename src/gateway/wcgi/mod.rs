@@ -1,15 +1,14 @@
-//! The module host: a process that runs WebAssembly modules which speak CGI. The spawner keeps one and sends
-//! it requests as workers sent them; answers go straight into the worker's pipe.
+//! The module host: a process that runs WebAssembly modules which speak CGI. Workers send it requests in the words
+//! they have for the spawner; answers go straight into the worker's pipe.
 //!
 //! ```text
-//! spawner -> host    Start + descriptors      End, over a channel of its own
-//! host -> spawner    Started | Refused   Exited
+//! worker -> host    Hello   Start + descriptors   End
+//! host -> worker    Hello   Started | Refused   Exited   Ran
 //! ```
 //!
-//! A run has a thread to itself. All threads wait for messages on the same socket, of which the kernel wakes
-//! one; a thread that takes a request sees to it that another one waits, up to the number of runs all mounts
-//! allow. No thread hands work to another, which would cost a request two changes of context more. The host
-//! lives and dies with its socket, so epochs tell it nothing and are echoed.
+//! A run has a thread to itself, and every worker threads of its own. They all wait for messages on its socket, of
+//! which the kernel wakes one; a thread that takes a request sees to it that another one waits. The host lives
+//! as long as its generation, or until it dies: its successor has another epoch, and what it ran has ended.
 //!
 //! Modules are guests: they reach what `wasi` offers and nothing else, and what goes wrong inside one ends
 //! its run. The process around them still gives up what it does not need, against mistakes of the compiler.
@@ -17,15 +16,16 @@
 mod complaints;
 mod crew;
 mod engine;
+mod mailbox;
 mod modules;
 mod run;
 mod stop;
 mod wasi;
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -33,41 +33,23 @@ pub use crew::{Host, Mounted};
 pub use wasi::Preopened;
 
 use super::messages::MountId;
+use super::start::Start;
 use crate::config::{Config, Module, Mount, MountKind, Programs};
+use crate::sys::beneath;
 use crate::sys::compiled::Compiled;
-use crate::sys::process::{self, User};
+use crate::sys::process::User;
 use crate::sys::sandbox::{self, Sandbox};
-use crate::sys::{beneath, signals};
 
 /// Compiled modules that nobody used for so long are removed.
 const UNUSED_MAX: Duration = Duration::from_secs(90 * 86_400);
-
-/// What the host is given.
-///
-/// The process is a fresh child with a single thread; of the descriptors of its parent it has the standard
-/// three and its own.
-#[derive(Debug)]
-pub struct Start<'a> {
-    /// The configuration of its generation.
-    pub config: &'a Config,
-    /// One end of a SEQPACKET pair; the spawner has the other.
-    pub channel: OwnedFd,
-    /// The same, over which it is told of runs that are to end.
-    pub ends: OwnedFd,
-    /// Whom to become; `None`: stay.
-    pub user: Option<&'a User>,
-    /// How every UNIQUE_ID of the generation begins.
-    pub prefix: &'a str,
-}
 
 /// Whether a configuration has modules to run.
 pub fn is_wanted(config: &Config) -> bool {
     mounts(config).next().is_some()
 }
 
-/// Runs modules until the spawner is gone.
-pub fn run(start: Start<'_>) -> ExitCode {
-    process::rename("httpd modules");
+/// Runs modules until told to stop.
+pub fn run(start: Start) -> ExitCode {
     match begin(start).and_then(|host| Ok(host.serve()?)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -77,33 +59,32 @@ pub fn run(start: Start<'_>) -> ExitCode {
     }
 }
 
-fn begin(start: Start<'_>) -> wasmtime::Result<Arc<Host>> {
-    let Start { config, channel, ends, user, prefix } = start;
-    // Traps arrive as signals, which the spawner has all blocked: those would kill.
-    signals::leave_to_parent()?;
+fn begin(start: Start) -> wasmtime::Result<Arc<Host>> {
+    let config = Rc::clone(&start.config);
     // First of all, since the engine opens the map of its own pages, which is root's once rights are given up.
-    let engine = engine(config)?;
+    let engine = engine_for(&config, start.workers.len())?;
     // Next, so that compiled modules are kept as who will load them.
-    user.map_or(Ok(()), User::become_it)?;
+    start.user.as_ref().map_or(Ok(()), User::become_it)?;
     let compiled = config.cache.dir.as_deref().and_then(compiled);
-    let entered = sandbox(config).enter(None)?;
+    let entered = sandbox(&config).enter(None)?;
     entered.failed.iter().for_each(|failed| tracing::warn!("the module host runs without {failed}"));
-    Host::new((channel, ends), engine, mounted(config)?, compiled, prefix)
+    Host::new(start, engine, mounted(&config)?, compiled)
 }
 
-/// The host of a configuration, about to serve; whose process stays as it is. `channels`: those of [`Start`].
+/// The host of a configuration, about to serve; whose process stays as it is.
 ///
 /// # Errors
 /// When a directory of a mount cannot be opened, or no engine can be made here.
-pub fn host(config: &Config, channels: (OwnedFd, OwnedFd), prefix: &str) -> wasmtime::Result<Arc<Host>> {
-    let compiled = config.cache.dir.as_deref().and_then(compiled);
-    Host::new(channels, engine(config)?, mounted(config)?, compiled, prefix)
+pub fn host(start: Start) -> wasmtime::Result<Arc<Host>> {
+    let config = Rc::clone(&start.config);
+    let (compiled, workers) = (config.cache.dir.as_deref().and_then(compiled), start.workers.len());
+    Host::new(start, engine_for(&config, workers)?, mounted(&config)?, compiled)
 }
 
-fn engine(config: &Config) -> wasmtime::Result<engine::Engine> {
-    let runs = mounts(config).fold(0, |sum, (_, _, mount, _)| mount.concurrency.saturating_add(sum));
+fn engine_for(config: &Config, workers: usize) -> wasmtime::Result<wasmtime::Engine> {
+    let instances = crew::threads_of_one(config, workers).saturating_mul(workers.max(1));
     let memory = mounts(config).map(|(.., module)| module.memory).max();
-    engine::Engine::new(runs, memory.unwrap_or_default())
+    engine::engine(u32::try_from(instances).unwrap_or(u32::MAX), memory.unwrap_or_default())
 }
 
 /// What the host reads and writes. A module that is a symlink out of its directory cannot be read.

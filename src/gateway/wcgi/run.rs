@@ -37,7 +37,7 @@ pub struct Run<'a> {
     pub output: OwnedFd,
     /// Set to end it.
     pub ended: Arc<AtomicBool>,
-    /// Says that it has begun, at the latest when it ends.
+    /// Says that it has begun, unless it ends at once.
     pub announce: Announce,
 }
 
@@ -63,21 +63,27 @@ pub enum Ending {
     Failed(String),
 }
 
-/// What is left of a run: to be reported, then to be dropped, which cleans the instance's memory for the next.
+/// What is left of a run: to be reported, then to be closed.
 pub struct Remains {
     /// How it ended.
     pub ending: Ending,
     /// The processor time it took.
     pub cpu: Duration,
-    /// The buffer it was given.
-    pub buffer: Vec<u8>,
-    /// Returned to the pool only when nobody waits for it.
-    pub store: Store<State>,
+    /// Whether it was said that it has begun.
+    pub announced: bool,
+    store: Store<State>,
+}
+
+impl Remains {
+    /// Closes its output and cleans the instance's memory for the next; gives the buffer back. Nobody who was
+    /// told of the end waits for either.
+    pub fn close(mut self) -> Vec<u8> {
+        self.store.data_mut().output.close()
+    }
 }
 
 impl Run<'_> {
-    /// Runs, with a buffer for output that was used before. The pipes are closed when it returns, and the run
-    /// is announced.
+    /// Runs, with a buffer for output that was used before. All it has to say is in its pipe when it returns.
     pub fn go(self, buffer: Vec<u8>) -> Remains {
         let began = wait::thread_time();
         let program = Arc::clone(&self.program);
@@ -98,9 +104,8 @@ impl Run<'_> {
         }
         state.complaints.finish();
         state.input = Input(None);
-        let buffer = state.output.close();
-        state.watch.announce();
-        Remains { ending, cpu: wait::thread_time().saturating_sub(began), buffer, store }
+        let announced = state.watch.is_announced();
+        Remains { ending, cpu: wait::thread_time().saturating_sub(began), announced, store }
     }
 
     fn store(self, buffer: Vec<u8>) -> Store<State> {

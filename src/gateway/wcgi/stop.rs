@@ -61,12 +61,17 @@ impl Watch {
         Self { began: Instant::now(), waited: Duration::ZERO, timeout, wall, ended, announce }
     }
 
-    /// Says that the run has begun, if that was not said. Left until somebody has to wait for the run, or until
-    /// it ends: said then, together with its end, it costs no change of context of its own.
+    /// Says that the run has begun, if that was not said. Left until somebody has to wait for the run: one that
+    /// ends before has its beginning and its end told in one word, which wakes the worker once.
     pub fn announce(&mut self) {
         if let Some(announce) = self.announce.take() {
             announce();
         }
+    }
+
+    /// Whether it was said that the run has begun.
+    pub fn is_announced(&self) -> bool {
+        self.announce.is_none()
     }
 
     /// Whether it may go on.

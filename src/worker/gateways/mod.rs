@@ -1,18 +1,18 @@
-//! Programs that answer requests, as a worker sees them: runs. A run has a number in the messages to the
-//! spawner, two pipes, and a connection while somebody wants its answer.
+//! Programs that answer requests, as a worker sees them: runs. A run has a number in the messages to its runner,
+//! the spawner or the module host, two pipes, and a connection while somebody wants its answer.
 //!
 //! ```text
 //! start -> Waiting -> Admitted -> Asked -> (started) -> exited
 //!            full: 503    no room in the mailbox: later      '-> the next of those who wait
 //! ```
 //!
-//! A run outlives its connection until the spawner says that it has ended: so long it counts among those
+//! A run outlives its connection until its runner says that it has ended: so long it counts among those
 //! that run at once.
 
+mod mailboxes;
 mod pipes;
-mod spawner;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::Worker;
@@ -22,36 +22,42 @@ use crate::conn::Event;
 use crate::conn::program::{Exit, Fault, Start};
 use crate::gateway::admission::{Admission, Verdict, share};
 use crate::gateway::messages::{MountId, Why};
+use crate::gateway::start::Runner;
 use crate::observe::names::Counter;
 use crate::ring::{Ring, Stream};
 use crate::sys::Errno;
 use crate::sys::fds::{Descriptor, Fd};
+use mailboxes::Mailbox;
 
 /// Lines about failing programs in one second; clients can provoke as many as they like.
 const FAULTS_LOGGED_MAX: u32 = 10;
 
+/// A worker's mailboxes as the ring knows them.
+#[derive(Clone, Copy, Debug)]
+pub struct Mailboxes {
+    /// In the order of [`Runner::ALL`]; `None` where no site has anything for it to run.
+    pub fds: [Option<Fd>; 2],
+    /// The number of this worker's life.
+    pub epoch: u64,
+}
+
 /// All runs of a worker.
 #[derive(Debug)]
 pub(super) struct Gateways {
-    mailbox: Fd,
+    /// In the order of [`Runner::ALL`]; `None` where no site has anything for it to run.
+    mailboxes: [Option<Mailbox>; 2],
     /// Our own life's number.
     epoch: u64,
-    /// The spawner's, once it has said it.
-    spawner: Option<u64>,
     runs: Vec<Slot>,
     free: Vec<u32>,
     by_number: HashMap<u64, Key>,
     last_number: u64,
     /// By site, by mount.
     admissions: Vec<Vec<Admission<Key>>>,
+    /// Who runs what the mounts name.
+    runners: Vec<Vec<Runner>>,
     /// The paths of the mounts, for messages.
     paths: Vec<Vec<String>>,
-    /// Runs whose start found no room in the mailbox.
-    unasked: VecDeque<Key>,
-    /// Other messages that found none.
-    unsaid: VecDeque<Vec<u8>>,
-    /// Room in the mailbox is waited for.
-    blocked: bool,
     /// What connections are to be told, once none of them is being served: their actions share memory.
     untold: Vec<(Key, Event<'static>)>,
     /// Where messages are written.
@@ -77,6 +83,7 @@ struct Slot {
 struct Run {
     number: u64,
     mount: MountId,
+    runner: Runner,
     request_id: u64,
     /// Who wants its answer.
     connection: Option<Key>,
@@ -90,6 +97,7 @@ struct Run {
     input_awaited: bool,
     output_awaited: bool,
     output_wanted: bool,
+    /// Once it is said to run. Until then nobody knows how its output is to be understood, and it is not read.
     pid: Option<u32>,
 }
 
@@ -97,18 +105,18 @@ struct Run {
 enum State {
     /// Others run; its turn comes.
     Waiting(Box<Start>),
-    /// The spawner is to be asked.
+    /// Its runner is to be asked.
     Admitted(Box<Start>),
-    /// The spawner was asked.
+    /// Its runner was asked.
     Asked,
     /// It is over; so many bytes of what it printed are still in the pipe.
     Exited { unread: usize },
 }
 
 impl Gateways {
-    /// For the mounts of a configuration; `None` where it has none. `mailbox` leads to the spawner.
-    pub(super) fn new(config: &Config, mailbox: Option<(Fd, u64)>) -> Option<Box<Self>> {
-        let (mailbox, epoch) = mailbox?;
+    /// For the mounts of a configuration; `None` where it has none.
+    pub(super) fn new(config: &Config, mailboxes: Option<Mailboxes>) -> Option<Box<Self>> {
+        let Mailboxes { fds, epoch } = mailboxes?;
         let admission = |mount: &crate::config::Mount| {
             let workers = config.server.workers;
             let queue = if mount.queue == 0 { 0 } else { share(mount.queue, workers) };
@@ -116,21 +124,18 @@ impl Gateways {
         };
         let sites = &config.sites;
         let own = Self {
-            mailbox,
+            mailboxes: fds.map(|fd| fd.map(Mailbox::new)),
             epoch,
-            spawner: None,
             runs: Vec::new(),
             free: Vec::new(),
             by_number: HashMap::new(),
             last_number: 0,
             admissions: sites.iter().map(|site| site.mounts.iter().map(admission).collect()).collect(),
+            runners: sites.iter().map(|site| site.mounts.iter().map(Runner::of).collect()).collect(),
             paths: sites
                 .iter()
                 .map(|site| site.mounts.iter().map(|mount| mount.path.clone()).collect())
                 .collect(),
-            unasked: VecDeque::new(),
-            unsaid: VecDeque::new(),
-            blocked: false,
             untold: Vec::new(),
             message: Vec::new(),
             faults: Faults::default(),
@@ -168,9 +173,20 @@ impl Gateways {
         Some(run)
     }
 
-    /// Keys of the runs that the spawner was asked for.
-    fn asked(&self) -> Vec<Key> {
-        let is_asked = |slot: &Slot| slot.run.as_ref().is_some_and(|run| matches!(run.state, State::Asked));
+    /// Who runs what a mount names, if it can be asked.
+    fn runner(&self, mount: MountId) -> Option<Runner> {
+        let runner = self.runners[usize::from(mount.site)][usize::from(mount.mount)];
+        self.mailboxes[runner as usize].is_some().then_some(runner)
+    }
+
+    fn mailbox(&mut self, runner: Runner) -> Option<&mut Mailbox> {
+        self.mailboxes[runner as usize].as_mut()
+    }
+
+    /// Keys of the runs that a runner was asked for.
+    fn asked(&self, runner: Runner) -> Vec<Key> {
+        let is_it = |run: &Run| run.runner == runner && matches!(run.state, State::Asked);
+        let is_asked = |slot: &Slot| slot.run.as_ref().is_some_and(is_it);
         let slots = self.runs.iter().zip(0..).filter(|(slot, _)| is_asked(slot));
         slots.map(|(place, slot)| Key { slot, reuse: place.reuse }).collect()
     }
@@ -201,13 +217,15 @@ impl<R: Ring> Worker<R> {
         let socket = self.slots.get(key)?.socket.fd();
         let (remote, local) = (self.ring.peer(socket), self.ring.local(socket));
         start.variables.connection(remote, local, start.client, start.secure);
-        // Mounts without a spawner: a mistake of ours, which the supervisor has logged.
-        let Some(gateways) = &mut self.gateways else { return Some(Event::ProgramRefused(500)) };
         let mount = start.mount;
+        let gateways = self.gateways.as_mut().and_then(|own| Some((own.runner(mount)?, own)));
+        // Mounts without a runner: a mistake of ours, which the supervisor has logged.
+        let Some((runner, gateways)) = gateways else { return Some(Event::ProgramRefused(500)) };
         gateways.last_number += 1;
         let run = Run {
             number: gateways.last_number,
             mount,
+            runner,
             request_id: start.request_id,
             connection: Some(key),
             state: State::Waiting(start),
@@ -242,7 +260,7 @@ impl<R: Ring> Worker<R> {
         refused
     }
 
-    /// Makes the pipes of a run whose turn it is, and asks the spawner. Where that cannot be, the status to
+    /// Makes the pipes of a run whose turn it is, and asks its runner. Where that cannot be, the status to
     /// answer with: the run is to be forgotten.
     fn launch(&mut self, key: Key) -> Result<(), u16> {
         let Some(run) = self.gateways.as_mut().and_then(|gateways| gateways.run(key)) else { return Ok(()) };
@@ -257,7 +275,6 @@ impl<R: Ring> Worker<R> {
             }
             return Err(503);
         }
-        self.await_output(key);
         self.ask(key)
     }
 
@@ -288,7 +305,10 @@ impl<R: Ring> Worker<R> {
                 gateways.take(run);
             }
             State::Admitted(_) => {
-                gateways.unasked.retain(|other| *other != run);
+                let runner = found.runner;
+                if let Some(mailbox) = gateways.mailbox(runner) {
+                    mailbox.forget(run);
+                }
                 self.forget_run(run);
             }
             State::Exited { .. } => {
@@ -296,17 +316,17 @@ impl<R: Ring> Worker<R> {
                 self.gateways.as_mut().and_then(|gateways| gateways.take(run));
             }
             State::Asked => {
-                let number = found.number;
+                let (runner, number) = (found.runner, found.number);
                 self.close_pipes(run);
                 if let Some(why) = why {
-                    self.say_end(number, why);
+                    self.say_end(runner, number, why);
                 }
             }
         }
         self.count_programs();
     }
 
-    /// Ends a run that the spawner knows nothing of, or nothing any more, and that nobody listens to.
+    /// Ends a run that its runner knows nothing of, or nothing any more, and that nobody listens to.
     fn forget_run(&mut self, key: Key) {
         if let Some(run) = self.remove_run(key) {
             self.let_next(run.mount);
@@ -373,7 +393,7 @@ impl<R: Ring> Worker<R> {
         let path = &gateways.paths[usize::from(mount.site)][usize::from(mount.mount)];
         let request = format!("{request_id:016x}");
         if matches!(fault, Fault::Refused(_)) {
-            // The spawner says why, where that is the operator's business.
+            // The runner says why, where that is the operator's business.
             return tracing::debug!(request, "no program below {path}: {fault}");
         }
         self.shared.counters.add(Counter::ProgramsFailed, 1);

@@ -123,7 +123,8 @@ impl<R: Ring> Worker<R> {
 
     fn try_output(&mut self, key: Key) -> Option<Event<'static>> {
         let run = self.gateways.as_mut()?.run(key)?;
-        if !run.output_wanted || matches!(run.state, State::Waiting(_)) {
+        let is_over = matches!(run.state, State::Exited { .. });
+        if !run.output_wanted || (run.pid.is_none() && !is_over) {
             return None;
         }
         let Some(output) = &run.output else { return self.printed(key, vec![0; CHUNK_ROOM], true) };
@@ -163,7 +164,8 @@ impl<R: Ring> Worker<R> {
         None
     }
 
-    /// Waits for output, if somebody wants it.
+    /// Waits for output, if somebody wants it. Not before the program is said to run: one that ends at once, as
+    /// modules do, wakes the worker with its end alone.
     pub(super) fn await_output(&mut self, key: Key) {
         let Some(run) = self.gateways.as_mut().and_then(|gateways| gateways.run(key)) else { return };
         let Some(output) = run.output.as_ref().filter(|_| run.output_wanted && !run.output_awaited) else {

@@ -1,0 +1,298 @@
+//! What is said to runners, and what they say: [`crate::gateway::messages`] over mailboxes that may be full, and
+//! whose other end may be another process from one message to the next.
+
+use std::collections::VecDeque;
+
+use super::{Key, State, Worker};
+use crate::conn::Event;
+use crate::conn::program::{Exit, Start};
+use crate::gateway::messages::{Message, StartWriter, ToRunner, ToWorker, Unfit, Why};
+use crate::gateway::start::Runner;
+use crate::observe::names::Counter;
+use crate::ring::{Op, Ring};
+use crate::sys::Errno;
+use crate::sys::fds::Fd;
+use crate::sys::process::Ended;
+use crate::worker::tokens::Kind;
+
+/// So many messages of a runner are taken at a time. What is left has the next wait return at once, with everybody
+/// else being heard in between: a runner is no more to be trusted than what it runs.
+const MESSAGES_A_TURN: usize = 64;
+
+/// More than any message of a runner's.
+const HEARD_BYTES_MAX: usize = 64;
+
+/// A worker's end of its connection with a runner.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    fd: Fd,
+    /// The runner's epoch, once it has said it.
+    peer: Option<u64>,
+    /// Runs whose start found no room.
+    unasked: VecDeque<Key>,
+    /// Other messages that found none.
+    unsaid: VecDeque<Vec<u8>>,
+    /// Room is waited for.
+    blocked: bool,
+}
+
+impl Mailbox {
+    pub(super) fn new(fd: Fd) -> Self {
+        Self { fd, peer: None, unasked: VecDeque::new(), unsaid: VecDeque::new(), blocked: false }
+    }
+
+    /// A run is not to be asked for any more.
+    pub(super) fn forget(&mut self, run: Key) {
+        self.unasked.retain(|other| *other != run);
+    }
+
+    fn say(&mut self, message: &Message<ToRunner<'_>>) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        self.unsaid.push_back(bytes);
+    }
+
+    /// Whether a request would find room and a reader, for all that is known.
+    fn is_open(&self) -> bool {
+        !self.blocked && self.peer.is_some()
+    }
+}
+
+impl<R: Ring> Worker<R> {
+    /// Says hello, and listens.
+    pub(in crate::worker) fn greet_runners(&mut self) {
+        let Some(gateways) = &mut self.gateways else { return };
+        let hello = Message { from: gateways.epoch, to: 0, what: ToRunner::Hello };
+        gateways.mailboxes.iter_mut().flatten().for_each(|mailbox| mailbox.say(&hello));
+        for runner in Runner::ALL {
+            self.hear_of(runner);
+            self.post(runner);
+        }
+    }
+
+    /// A runner has said something.
+    pub(in crate::worker) fn runner_says(&mut self, number: u32) {
+        let Some(&runner) = Runner::ALL.get(number as usize) else { return };
+        let Some(fd) = self.mailbox(runner).map(|mailbox| mailbox.fd) else { return };
+        let mut bytes = [0; HEARD_BYTES_MAX];
+        for _ in 0..MESSAGES_A_TURN {
+            match self.ring.note(fd, &mut bytes) {
+                // The supervisor keeps the other end: it is gone, which its own channel says as well.
+                Ok((0, _)) => return,
+                Ok((length, _)) => match Message::<ToWorker>::decode(&bytes[..length]) {
+                    Some(message) => self.heard(runner, message),
+                    None if self.may_complain() => {
+                        tracing::warn!("the {} said something unknown", runner.name());
+                    }
+                    None => {}
+                },
+                Err(_) => break,
+            }
+        }
+        self.hear_of(runner);
+    }
+
+    /// A mailbox may have room again.
+    pub(in crate::worker) fn runner_hears(&mut self, number: u32) {
+        let Some(&runner) = Runner::ALL.get(number as usize) else { return };
+        if let Some(mailbox) = self.mailbox(runner) {
+            mailbox.blocked = false;
+        }
+        self.post(runner);
+    }
+
+    /// Asks for a run, at once or when there is room. Where that cannot be, the status to answer with: the run
+    /// is to be forgotten.
+    pub(super) fn ask(&mut self, key: Key) -> Result<(), u16> {
+        let Some(gateways) = &mut self.gateways else { return Ok(()) };
+        let Some(runner) = gateways.run(key).map(|run| run.runner) else { return Ok(()) };
+        let Some(mailbox) = gateways.mailbox(runner) else { return Err(500) };
+        if !mailbox.is_open() || !mailbox.unsaid.is_empty() {
+            mailbox.unasked.push_back(key);
+            return Ok(());
+        }
+        match self.send_start(key) {
+            Ok(()) => Ok(()),
+            Err(Errno::AGAIN) => {
+                if let Some(mailbox) = self.mailbox(runner) {
+                    mailbox.unasked.push_back(key);
+                }
+                self.await_room(runner);
+                Ok(())
+            }
+            Err(errno) => {
+                if self.may_complain() {
+                    tracing::warn!(%errno, "cannot ask the {} for a program", runner.name());
+                }
+                Err(if errno == Errno::MSGSIZE { 431 } else { 500 })
+            }
+        }
+    }
+
+    /// Has a program ended.
+    pub(super) fn say_end(&mut self, runner: Runner, number: u64, why: Why) {
+        let Some(from) = self.gateways.as_ref().map(|gateways| gateways.epoch) else { return };
+        let Some(mailbox) = self.mailbox(runner) else { return };
+        let Some(to) = mailbox.peer else { return };
+        mailbox.say(&Message { from, to, what: ToRunner::End { id: number, why } });
+        self.post(runner);
+    }
+
+    fn mailbox(&mut self, runner: Runner) -> Option<&mut Mailbox> {
+        self.gateways.as_mut()?.mailbox(runner)
+    }
+
+    fn hear_of(&mut self, runner: Runner) {
+        if let Some(fd) = self.mailbox(runner).map(|mailbox| mailbox.fd) {
+            self.ring.push(Kind::RunnerSays.token(key_of(runner)), Op::Readable { fd });
+        }
+    }
+
+    fn await_room(&mut self, runner: Runner) {
+        if let Some(mailbox) = self.mailbox(runner).filter(|mailbox| !mailbox.blocked) {
+            mailbox.blocked = true;
+            let socket = mailbox.fd;
+            self.ring.push(Kind::RunnerHears.token(key_of(runner)), Op::Writable { socket });
+        }
+    }
+
+    /// Says what waits to be said, as long as there is room.
+    fn post(&mut self, runner: Runner) {
+        while let Some(mailbox) = self.gateways.as_mut().and_then(|own| own.mailbox(runner))
+            && !mailbox.blocked
+            && let Some(message) = mailbox.unsaid.front()
+        {
+            match self.ring.send_note(mailbox.fd, message, &[]) {
+                Err(Errno::AGAIN) => return self.await_room(runner),
+                // Nobody reads: what follows from it is noticed elsewhere.
+                Ok(()) | Err(_) => drop(mailbox.unsaid.pop_front()),
+            }
+        }
+        while let Some(gateways) = self.gateways.as_mut()
+            && let Some(mailbox) = gateways.mailbox(runner)
+            && mailbox.is_open()
+            && let Some(key) = mailbox.unasked.pop_front()
+        {
+            let connection = gateways.run(key).and_then(|run| run.connection);
+            if let Err(status) = self.ask(key) {
+                self.forget_run(key);
+                self.refuse_later(connection, status);
+            }
+        }
+    }
+
+    fn send_start(&mut self, key: Key) -> Result<(), Errno> {
+        let Some(gateways) = &mut self.gateways else { return Ok(()) };
+        let mut memory = std::mem::take(&mut gateways.message);
+        let sent = self.write_and_send(key, &mut memory);
+        if let Some(gateways) = &mut self.gateways {
+            gateways.message = memory;
+        }
+        sent
+    }
+
+    fn write_and_send(&mut self, key: Key, memory: &mut Vec<u8>) -> Result<(), Errno> {
+        let Some(gateways) = &mut self.gateways else { return Ok(()) };
+        let epoch = gateways.epoch;
+        let Some(runner) = gateways.run(key).map(|run| run.runner) else { return Ok(()) };
+        let Some((fd, peer)) = gateways.mailbox(runner).map(|mailbox| (mailbox.fd, mailbox.peer)) else {
+            return Ok(());
+        };
+        let Some(run) = gateways.run(key) else { return Ok(()) };
+        let State::Admitted(start) = &run.state else { return Ok(()) };
+        write_start(memory, (epoch, peer.unwrap_or_default()), run.number, start)
+            .map_err(|_| Errno::MSGSIZE)?;
+        let theirs: Vec<Fd> = run.theirs.iter().map(|end| end.fd()).collect();
+        self.ring.send_note(fd, memory, &theirs)?;
+        run.state = State::Asked;
+        run.theirs.clear();
+        self.shared.counters.add(Counter::ProgramsAsked, 1);
+        Ok(())
+    }
+
+    fn heard(&mut self, runner: Runner, message: Message<ToWorker>) {
+        let Some(gateways) = &mut self.gateways else { return };
+        if message.what != ToWorker::Hello && message.to != gateways.epoch {
+            return;
+        }
+        let Some(mailbox) = gateways.mailbox(runner) else { return };
+        let before = mailbox.peer.replace(message.from);
+        if before != Some(message.from) {
+            if before.is_some() {
+                let asked = gateways.asked(runner);
+                if self.may_complain() {
+                    tracing::warn!("the {} is another: what it ran has ended", runner.name());
+                }
+                asked.into_iter().for_each(|key| self.run_exited(key, Exit::Lost));
+            }
+            self.post(runner);
+        }
+        match message.what {
+            ToWorker::Hello => {}
+            ToWorker::Started { id, pid, nph } => {
+                let Some((key, connection)) = self.found(runner, id, Some(pid)) else { return };
+                self.deliver_to(connection, Event::ProgramStarted { unparsed: nph });
+                self.await_output(key);
+            }
+            ToWorker::Refused { id, why } => {
+                let Some((key, connection)) = self.found(runner, id, None) else { return };
+                self.deliver_to(connection, Event::ProgramRefused(why.status()));
+                self.forget_run(key);
+                self.count_programs();
+            }
+            ToWorker::Exited { id, how, overran, .. } => {
+                let Some((key, _)) = self.found(runner, id, None) else { return };
+                self.run_exited(key, exit(how, overran));
+            }
+            ToWorker::Ran { id, pid, how, overran, .. } => {
+                let Some((key, connection)) = self.found(runner, id, None) else { return };
+                // Its output is read with its end.
+                self.deliver_to(connection, Event::ProgramStarted { unparsed: false });
+                if self.found(runner, id, Some(pid)).is_some() {
+                    self.run_exited(key, exit(how, overran));
+                }
+            }
+        }
+    }
+
+    /// The run that a runner calls by this number, and who wants its answer. From now on it has a process, where
+    /// that was said.
+    fn found(&mut self, runner: Runner, number: u64, pid: Option<u32>) -> Option<(Key, Option<Key>)> {
+        let gateways = self.gateways.as_mut()?;
+        let key = *gateways.by_number.get(&number)?;
+        let run = gateways.run(key).filter(|run| run.runner == runner)?;
+        run.pid = pid.or(run.pid);
+        Some((key, run.connection))
+    }
+
+    fn deliver_to(&mut self, connection: Option<Key>, event: Event) {
+        if let Some(connection) = connection {
+            self.deliver(connection, event);
+        }
+    }
+}
+
+/// Tokens of a mailbox belong to no run.
+fn key_of(runner: Runner) -> Key {
+    Key { slot: runner as u32, reuse: 0 }
+}
+
+fn exit(how: Ended, overran: bool) -> Exit {
+    match how {
+        _ if overran => Exit::Overran,
+        Ended::Exited(code) => Exit::Code(code),
+        Ended::Killed(signal) => Exit::Signal(signal),
+    }
+}
+
+fn write_start(into: &mut Vec<u8>, epochs: (u64, u64), number: u64, start: &Start) -> Result<(), Unfit> {
+    let mut writer = StartWriter::new(into, epochs, number, start.mount, start.input, &start.path)?;
+    for word in &start.arguments {
+        writer.argument(word)?;
+    }
+    for (name, value) in start.variables.iter() {
+        writer.variable(name, value)?;
+    }
+    writer.finish();
+    Ok(())
+}
