@@ -149,6 +149,8 @@ fn what_is_wrong_with_a_script_is_said() {
     };
     tried("#!/bin/sh\n", 0o644, "would be answered with 403: it may not be run\n    = chmod +x");
     tried("#!/no/interpreter\n", 0o755, "would be answered with 500");
+    let forever = "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n'\nyes\n";
+    tried(forever, 0o755, "--- wrong: it printed more than 64 MiB");
     tried("#!/bin/sh\n", 0o755, "--- wrong: it printed nothing: a client would be answered with 502");
     tried("#!/bin/sh\necho hello\n", 0o755, "--- wrong: a line of its head is not");
     tried("#!/bin/sh\necho oh >&2; exit 3\n", 0o755, "--- what it wrote to standard error:\noh\n");

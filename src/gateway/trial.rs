@@ -66,7 +66,7 @@ const MODULE_TIMEOUT: Duration = Duration::from_secs(5);
 /// From whom to whom the request is.
 const EPOCHS: (u64, u64) = (1, 1);
 
-/// Output beyond this is not kept.
+/// Who prints so much has been seen enough of.
 const OUTPUT_MAX: usize = 64 << 20;
 
 /// How often it is looked whether the script has ended while something else keeps its pipe open.
@@ -89,7 +89,7 @@ pub fn run(trial: &Trial) -> Result<Finding, String> {
         mount.kind = MountKind::Module(Module { memory: MODULE_MEMORY, directories: Vec::new() });
         mount.timeout = MODULE_TIMEOUT;
     }
-    let timeout = mount.timeout;
+    let limits = (mount.timeout, mount.wall);
     let (info, query) = match trial.path.split_once('?') {
         Some((info, query)) => (info, Some(query)),
         None => (trial.path.as_str(), None),
@@ -101,7 +101,7 @@ pub fn run(trial: &Trial) -> Result<Finding, String> {
     let (output, theirs) = std::io::pipe().map_err(|error| error.to_string())?;
     let mut descriptors = vec![OwnedFd::from(theirs)];
     descriptors.extend(input.map(OwnedFd::from));
-    let run = Run::new(output, timeout);
+    let run = Run::new(output, limits);
     if is_module {
         run_module(trial, config, &message, descriptors, run)
     } else {
@@ -280,15 +280,37 @@ struct Run {
     began: Instant,
     /// How long it may be silent.
     timeout: Duration,
+    /// How long it may run.
+    wall: Duration,
     ended: Option<(Ended, Duration)>,
-    silent: bool,
+    stopped: Option<Stopped>,
+}
+
+/// Why a run was not waited for.
+#[derive(Clone, Copy)]
+enum Stopped {
+    Silent,
+    Wall,
+    Enough,
+}
+
+impl Stopped {
+    fn explanation(self) -> &'static str {
+        match self {
+            Self::Silent => "it was silent for too long, and would be answered with 504",
+            Self::Wall => "it ran for longer than `wall`, and would be ended there",
+            Self::Enough => {
+                "it printed more than 64 MiB, and was not waited for; a client would get all of it"
+            }
+        }
+    }
 }
 
 /// How a run ended and what it took of a processor, or why there was none.
 type Over = Result<(Ended, Duration), Refusal>;
 
 impl Run {
-    fn new(output: PipeReader, timeout: Duration) -> Self {
+    fn new(output: PipeReader, (timeout, wall): (Duration, Duration)) -> Self {
         Self {
             output: File::from(OwnedFd::from(output)),
             messages: None,
@@ -296,8 +318,9 @@ impl Run {
             said: Vec::new(),
             began: Instant::now(),
             timeout,
+            wall,
             ended: None,
-            silent: false,
+            stopped: None,
         }
     }
 
@@ -326,12 +349,26 @@ impl Run {
                 heard = Instant::now();
                 left[which] = self.read(which == 0, left[which]);
             }
-            if heard.elapsed() > self.timeout {
-                self.silent = true;
+            self.stopped = self.verdict(heard);
+            if self.stopped.is_some() {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Why it is not waited for any more.
+    fn verdict(&self, heard: Instant) -> Option<Stopped> {
+        let printed = self.printed.len().max(self.said.len());
+        if printed >= OUTPUT_MAX {
+            Some(Stopped::Enough)
+        } else if self.began.elapsed() > self.wall {
+            Some(Stopped::Wall)
+        } else if heard.elapsed() > self.timeout {
+            Some(Stopped::Silent)
+        } else {
+            None
+        }
     }
 
     /// Reads some, at most so much; how much is left then.
@@ -343,18 +380,14 @@ impl Run {
         let mut buffer = [0; 16 << 10];
         let most = left.min(buffer.len());
         let Ok(length @ 1..) = file.read(&mut buffer[..most]) else { return 0 };
-        if into.len() < OUTPUT_MAX {
-            into.extend_from_slice(&buffer[..length]);
-        }
+        into.extend_from_slice(&buffer[..length]);
         if left == usize::MAX { left } else { left - length }
     }
 
     fn finding(self, method: &str, nph: bool) -> Finding {
         let took = self.began.elapsed();
         let mut found = Finding { messages: self.said, ..Finding::default() };
-        if self.silent {
-            found.problems.push("it was silent for too long, and would be answered with 504".to_owned());
-        }
+        found.problems.extend(self.stopped.map(|stopped| stopped.explanation().to_owned()));
         match head::parse(&self.printed, true, nph) {
             Err(bad) => {
                 found.problems.push(format!("{}: a client would be answered with 502", bad.explanation()));
