@@ -33,7 +33,9 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 3] = [Self::Spawner, Self::Precompressor, Self::Metrics];
+    /// As many as there are numbers up to the last one's, so that none is left out.
+    const ALL: [Self; Self::Metrics as usize + 1] =
+        [Self::Spawner, Self::Modules, Self::Precompressor, Self::Metrics];
 
     /// The one of this name.
     pub fn of_name(name: &str) -> Option<Self> {

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use httpd::gateway::messages::{Refusal, ToWorker};
 use httpd::gateway::start::Runner;
 use httpd::observe::names::Counter;
+use httpd::sys::process::Ended;
 
 use crate::clients::Client;
 use crate::requests::{Request, Want};
@@ -59,6 +61,35 @@ fn a_runner_that_dies_takes_only_its_own_along() {
         let report = passes(plan);
         assert_eq!([0, 1].map(|index| client(&report, index).statuses[0]), expected);
     }
+}
+
+#[test]
+fn what_a_runner_was_not_asked_for_is_not_its_to_tell() {
+    let document = || Some(scripts::much().repeat(2));
+    let asks = |_| Client::honest(vec![ask_below("/wasm", "GET", "pauses", document())]);
+    let mut plan = calm((0..2).map(asks).collect());
+    for mount in &mut plan.config.sites[0].mounts {
+        (mount.concurrency, mount.queue) = (1, 1);
+    }
+    // The first runs, the second waits for its turn.
+    plan.world.later(Duration::from_millis(500), |world| {
+        assert_eq!(world.scripts.len(), 1);
+        let (how, cpu, overran, pid) = (Ended::Exited(0), Duration::ZERO, false, 9);
+        for what in [
+            ToWorker::Started { id: 1, pid, nph: true },
+            ToWorker::Refused { id: 1, why: Refusal::Busy },
+            ToWorker::Ran { id: 1, pid, how, cpu, overran },
+            ToWorker::Started { id: 2, pid, nph: true },
+            ToWorker::Refused { id: 2, why: Refusal::Busy },
+            ToWorker::Exited { id: 2, how, cpu, overran },
+            ToWorker::Exited { id: 3, how, cpu, overran },
+        ] {
+            world.runner_says(Runner::ModuleHost, what);
+        }
+        world.runner_says(Runner::Spawner, ToWorker::Exited { id: 1, how, cpu, overran });
+    });
+    let report = passes(plan);
+    assert!((0..2).all(|index| client(&report, index).statuses == [200]));
 }
 
 #[test]

@@ -322,6 +322,7 @@ impl World {
                 self.end_script(index, Ended::Exited(0), false);
             }
             Act::Pauses => {
+                self.announce(index);
                 self.scripts[index].prints.extend(much());
                 self.scripts[index].act = Act::Nothing;
                 self.schedule(Duration::from_secs(1), Event::Script(index));
@@ -388,7 +389,7 @@ impl World {
         self.wake(Object::Pipe { pipe, ours: true });
     }
 
-    fn runner_says(&mut self, runner: Runner, what: ToWorker) {
+    pub fn runner_says(&mut self, runner: Runner, what: ToWorker) {
         let peer = &mut self.runners[runner as usize];
         let mut bytes = Vec::new();
         Message { from: peer.epoch, to: peer.worker, what }.encode(&mut bytes);

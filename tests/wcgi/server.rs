@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Instant;
 
@@ -32,8 +32,8 @@ fn host(server: &Server) -> Option<u32> {
     server.children().into_iter().find(is_host)
 }
 
-#[test]
-fn modules_answer_are_replaced_and_outlive_their_host() {
+/// A server with a module at /wasm/app.wasm, and where that is.
+fn serving(name: &str) -> (Server, PathBuf) {
     let site = Site::new().keys("[[site.wcgi]]\npath = \"/wasm/\"\ndir = \"modules\"\n");
     let directory = site.root().with_file_name("modules");
     fs::create_dir(&directory).expect("made");
@@ -41,9 +41,13 @@ fn modules_answer_are_replaced_and_outlive_their_host() {
         // The host runs as the user of the workers.
         fs::set_permissions(directory.join(folder), fs::Permissions::from_mode(0o755)).expect("set");
     }
-    place(&directory, &module("echo"));
-    let server = site.start();
+    place(&directory, &module(name));
+    (site.start(), directory)
+}
 
+#[test]
+fn modules_answer_are_replaced_and_outlive_their_host() {
+    let (server, directory) = serving("echo");
     let (status, text) = ask(&server, "/wasm/app.wasm/more?a=b");
     assert_eq!(status, 200, "{text}");
     for line in ["method: GET", "PATH_INFO=/more", "QUERY_STRING=a=b", "HTTP_X_OWN=kept"] {
@@ -67,6 +71,23 @@ fn modules_answer_are_replaced_and_outlive_their_host() {
         // Until it is there again.
         assert!(matches!(status, 502 | 503) && begun.elapsed() < PATIENCE, "{status} {text}");
     }
+}
+
+#[test]
+fn what_runs_outlives_the_program_of_the_server() {
+    let (mut server, _) = serving("echo");
+    let mut client = server.connect();
+    client.send(b"POST /wasm/app.wasm HTTP/1.0\r\nContent-Length: 8\r\n\r\nthe ");
+    let begun = Instant::now();
+    while server.counter("programs_running") == 0 {
+        assert!(begun.elapsed() < PATIENCE, "it does not begin");
+    }
+    server.signal("USR2");
+    server.wait_for("serving");
+    client.send(b"body");
+    let answer = client.rest();
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\nthe body"), "{answer}");
 }
 
 #[test]

@@ -15,6 +15,8 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use crate::gateway::faults::Faults;
 use crate::gateway::messages::{Message, MountId, Refusal, ToRunner, ToWorker};
@@ -22,6 +24,9 @@ use crate::gateway::start::is_epoch_of;
 use crate::observe::names::{Counter, Counters};
 use crate::sys::wait::{self, For};
 use crate::sys::{Errno, pass};
+
+/// How long after a failure messages are asked for again.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// What a request is known by: the epoch of the worker that asked, and its number for it.
 pub type Asked = (u64, u64);
@@ -123,8 +128,11 @@ impl Mailbox {
                 Ok((0, _)) if wait::has_ended(&self.fd) => return None,
                 Ok(received) => received,
                 Err(errno) => {
-                    tracing::error!("the connection with worker {} is broken: {errno}", self.index);
-                    return None;
+                    book.faults.log(&format!("worker {} cannot be heard: {errno}", self.index));
+                    drop(book);
+                    // For want of memory, if anything; without a thread here nothing would run any more.
+                    thread::sleep(PAUSE);
+                    continue;
                 }
             };
             let bytes = memory.get(..length).unwrap_or_default();

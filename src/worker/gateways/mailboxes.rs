@@ -36,6 +36,14 @@ pub(super) struct Mailbox {
     blocked: bool,
 }
 
+/// A run that a runner was asked for.
+struct Asked {
+    key: Key,
+    connection: Option<Key>,
+    /// Whether it was said to run.
+    started: bool,
+}
+
 impl Mailbox {
     pub(super) fn new(fd: Fd) -> Self {
         Self { fd, peer: None, unasked: VecDeque::new(), unsaid: VecDeque::new(), blocked: false }
@@ -227,42 +235,49 @@ impl<R: Ring> Worker<R> {
             }
             self.post(runner);
         }
+        let (ToWorker::Started { id, .. }
+        | ToWorker::Refused { id, .. }
+        | ToWorker::Exited { id, .. }
+        | ToWorker::Ran { id, .. }) = message.what
+        else {
+            return;
+        };
+        let Some(Asked { key, connection, started }) = self.asked(runner, id) else { return };
         match message.what {
-            ToWorker::Hello => {}
-            ToWorker::Started { id, pid, nph } => {
-                let Some((key, connection)) = self.found(runner, id, Some(pid)) else { return };
+            ToWorker::Started { pid, nph, .. } if !started => {
+                self.is_started(key, pid);
                 self.deliver_to(connection, Event::ProgramStarted { unparsed: nph });
                 self.await_output(key);
             }
-            ToWorker::Refused { id, why } => {
-                let Some((key, connection)) = self.found(runner, id, None) else { return };
+            ToWorker::Refused { why, .. } if !started => {
                 self.deliver_to(connection, Event::ProgramRefused(why.status()));
                 self.forget_run(key);
                 self.count_programs();
             }
-            ToWorker::Exited { id, how, overran, .. } => {
-                let Some((key, _)) = self.found(runner, id, None) else { return };
-                self.run_exited(key, exit(how, overran));
-            }
-            ToWorker::Ran { id, pid, how, overran, .. } => {
-                let Some((key, connection)) = self.found(runner, id, None) else { return };
+            ToWorker::Exited { how, overran, .. } => self.run_exited(key, exit(how, overran)),
+            ToWorker::Ran { pid, how, overran, .. } if !started => {
                 // Its output is read with its end.
                 self.deliver_to(connection, Event::ProgramStarted { unparsed: false });
-                if self.found(runner, id, Some(pid)).is_some() {
-                    self.run_exited(key, exit(how, overran));
-                }
+                self.is_started(key, pid);
+                self.run_exited(key, exit(how, overran));
             }
+            _ => {}
         }
     }
 
-    /// The run that a runner calls by this number, and who wants its answer. From now on it has a process, where
-    /// that was said.
-    fn found(&mut self, runner: Runner, number: u64, pid: Option<u32>) -> Option<(Key, Option<Key>)> {
+    /// The run that a runner was asked for by this number, until it has said the last word on it.
+    fn asked(&mut self, runner: Runner, number: u64) -> Option<Asked> {
         let gateways = self.gateways.as_mut()?;
         let key = *gateways.by_number.get(&number)?;
-        let run = gateways.run(key).filter(|run| run.runner == runner)?;
-        run.pid = pid.or(run.pid);
-        Some((key, run.connection))
+        let run = gateways.run(key)?;
+        let is_its = run.runner == runner && matches!(run.state, State::Asked);
+        is_its.then_some(Asked { key, connection: run.connection, started: run.pid.is_some() })
+    }
+
+    fn is_started(&mut self, key: Key, pid: u32) {
+        if let Some(run) = self.gateways.as_mut().and_then(|gateways| gateways.run(key)) {
+            run.pid = Some(pid);
+        }
     }
 
     fn deliver_to(&mut self, connection: Option<Key>, event: Event) {
