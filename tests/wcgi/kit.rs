@@ -141,6 +141,17 @@ impl Case {
         Run { case: self, id, output: Some(output), said: None }
     }
 
+    /// Tells the run to end that is started next. Until the first is, messages are heard in order.
+    pub fn end_next(&self) {
+        self.say(FROM, ToRunner::End { id: self.next.get(), why: Why::Gone });
+    }
+
+    fn say(&self, from: u64, what: ToRunner<'_>) {
+        let mut bytes = Vec::new();
+        Message { from, to: TO, what }.encode(&mut bytes);
+        kit_send(&self.worker, &bytes, &[]);
+    }
+
     /// The next message on a run.
     fn hear(&self, id: u64) -> ToWorker {
         loop {
@@ -203,10 +214,7 @@ impl Run<'_> {
     }
 
     pub fn end(&self) {
-        let mut bytes = Vec::new();
-        Message { from: FROM, to: TO, what: ToRunner::End { id: self.id, why: Why::Gone } }
-            .encode(&mut bytes);
-        kit_send(&self.case.worker, &bytes, &[]);
+        self.case.say(FROM, ToRunner::End { id: self.id, why: Why::Gone });
     }
 }
 

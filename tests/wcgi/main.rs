@@ -325,6 +325,18 @@ fn who_is_told_to_end_ends_though_no_thread_is_left() {
 }
 
 #[test]
+fn what_is_told_to_end_before_it_begins_is_not_even_compiled() {
+    let case = Case::new("");
+    case.place("probe.wasm", &module("probe"));
+    case.end_next();
+    let mut run = case.start("/wasm/probe.wasm", &["QUERY_STRING=version"], None);
+    assert_eq!((run.text().as_str(), run.exited()), ("", (Ended::Killed(15), false)));
+    assert!(case.kept().is_empty());
+    assert_eq!(case.ask("version"), "version 1\n");
+    assert_eq!(case.kept().len(), 1);
+}
+
+#[test]
 fn a_closed_output_is_the_end_of_the_answer() {
     let case = Case::new("");
     case.place("probe.wasm", &module("probe"));
