@@ -300,6 +300,10 @@ pub trait Ring {
     /// EAGAIN when there is none; a note of 0 bytes says that the supervisor is gone.
     fn note(&mut self, channel: Fd, into: &mut [u8]) -> Result<(usize, Option<Descriptor>), Errno>;
 
+    /// Whether the other end of a SEQPACKET socket will never say anything again. A note of 0 bytes alone does not
+    /// tell: it may be one that somebody sent.
+    fn has_ended(&mut self, channel: Fd) -> bool;
+
     /// Sends one note over a SEQPACKET socket, whole or not at all, with duplicates of the descriptors.
     ///
     /// # Errors

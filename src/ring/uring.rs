@@ -272,6 +272,10 @@ impl Ring for Uring {
         Ok((length, came.map(|fd| Descriptor::new(fd, &self.graveyard))))
     }
 
+    fn has_ended(&mut self, channel: Fd) -> bool {
+        crate::sys::wait::has_ended(direct::borrow(channel))
+    }
+
     fn send_note(&mut self, channel: Fd, note: &[u8], descriptors: &[Fd]) -> Result<(), Errno> {
         direct::send_note(channel, note, descriptors)
     }

@@ -66,8 +66,8 @@ pub struct CompanionId {
 /// themselves.
 pub const STOP_GRACE: Duration = Duration::from_secs(3);
 
-/// The longest back-off. Nobody waits for a precompressor, and a spawner or a module host that cannot live is asked
-/// for again by nobody but clients who already had their 502.
+/// The longest back-off. Nobody waits for a precompressor. Workers do not know that their spawner or module host is
+/// gone before they hear of the next one: what they ask meanwhile gets 502 then, or 503 after `timeout`.
 const BACK_OFF_MAX: Duration = Duration::from_secs(30);
 
 /// What happened.

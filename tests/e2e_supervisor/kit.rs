@@ -28,8 +28,8 @@ pub struct Server {
 pub struct Toy {
     pub pid: u32,
     pub generation: u64,
-    /// Those of the runners added up; 0: there are none.
-    pub epoch: u64,
+    /// Those of the spawner and of the module host; 0: there is none.
+    pub epochs: [u64; 2],
     pub uid: u32,
     pub surplus: i32,
     pub no_new_privileges: bool,
@@ -40,11 +40,13 @@ impl Toy {
         let mut text = String::new();
         stream.read_to_string(&mut text).ok()?;
         let words: Vec<i64> = text.split_whitespace().map(|word| word.parse().unwrap_or(-1)).collect();
-        let &[pid, generation, _, epoch, uid, surplus, rights] = words.as_slice() else { return None };
+        let &[pid, generation, _, spawner, modules, uid, surplus, rights] = words.as_slice() else {
+            return None;
+        };
         Some(Self {
             pid: pid as u32,
             generation: generation as u64,
-            epoch: epoch as u64,
+            epochs: [spawner, modules].map(|epoch| epoch as u64),
             uid: uid as u32,
             surplus: surplus as i32,
             no_new_privileges: rights == 1,

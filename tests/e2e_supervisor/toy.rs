@@ -76,8 +76,8 @@ fn precompressor(start: precompress::start::Start) -> ExitCode {
     }
 }
 
-/// Asks all runners for their epochs, and adds them up; 0: there are none.
-fn epochs(start: &Start) -> u64 {
+/// Asks the spawner and the module host for their epochs; 0: there is none.
+fn epochs(start: &Start) -> String {
     let ask = |fd: &OwnedFd| {
         pass::send(fd, b"?", None).expect("room for a question");
         wait(&[(fd.as_fd(), For::Reading)], None).expect("a toy can wait");
@@ -85,7 +85,9 @@ fn epochs(start: &Start) -> u64 {
         let (length, _) = pass::receive(fd, &mut note).expect("an answer");
         String::from_utf8_lossy(&note[..length]).parse::<u64>().expect("a number")
     };
-    mailboxes(start).map(ask).sum()
+    let mut epochs = mailboxes(start).map(ask);
+    let [spawner, modules] = [epochs.next(), epochs.next()].map(Option::unwrap_or_default);
+    format!("{spawner} {modules}")
 }
 
 fn mailboxes(start: &Start) -> impl Iterator<Item = &OwnedFd> {

@@ -306,12 +306,21 @@ impl Ring for FakeRing {
         let mut world = self.world.borrow_mut();
         let note = match world.object(channel, "a note") {
             Object::Channel => world.notes.pop_front(),
-            Object::Mailbox(runner) => world.runners[runner as usize].says.pop_front(),
+            Object::Mailbox(runner) => {
+                let peer = &mut world.runners[runner as usize];
+                peer.says.pop_front().or(peer.has_left.then(Vec::new))
+            }
             object => panic!("a note from {object:?}"),
         };
         let note = note.ok_or(Errno::AGAIN)?;
         into[..note.len()].copy_from_slice(&note);
         Ok((note.len(), None))
+    }
+
+    fn has_ended(&mut self, channel: Fd) -> bool {
+        let world = self.world.borrow();
+        let Object::Mailbox(runner) = world.object(channel, "a look") else { panic!("at no mailbox") };
+        world.runners[runner as usize].has_left
     }
 
     fn send_note(&mut self, channel: Fd, note: &[u8], descriptors: &[Fd]) -> Result<(), Errno> {

@@ -67,10 +67,8 @@ impl World {
                 false => Tried::Plain(Ok(1)),
             },
             (Op::Readable { .. }, Some(Object::Mailbox(runner))) => {
-                match self.runners[runner as usize].says.is_empty() {
-                    true => Tried::Waits,
-                    false => Tried::Plain(Ok(1)),
-                }
+                let peer = &self.runners[runner as usize];
+                if peer.says.is_empty() && !peer.has_left { Tried::Waits } else { Tried::Plain(Ok(1)) }
             }
             (Op::Writable { .. }, Some(Object::Mailbox(_))) => Tried::Plain(Ok(4)),
             (Op::Readable { .. }, Some(Object::Pipe { pipe, ours: true })) => {

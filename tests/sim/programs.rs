@@ -64,6 +64,35 @@ fn a_runner_that_dies_takes_only_its_own_along() {
 }
 
 #[test]
+fn an_empty_packet_is_not_the_end() {
+    let document = || Some(vec![b'l'; VERY_MUCH]);
+    let requests = vec![ask("GET", "late", document()), ask("GET", "much", Some(scripts::much()))];
+    let mut plan = calm(vec![Client::honest(requests)]);
+    plan.world.later(Duration::from_millis(500), |world| world.runner_says_nothing(Runner::Spawner));
+    let report = passes(plan);
+    assert_eq!(client(&report, 0).statuses, [200, 200]);
+}
+
+#[test]
+fn nobody_waits_for_a_runner_that_is_gone() {
+    let late = || ask("GET", "late", Some(vec![b'l'; VERY_MUCH]));
+    let mut clients: Vec<_> = (0..2).map(|_| Client::honest(vec![late(), late()])).collect();
+    clients.push(Client::honest(vec![ask_below("/wasm", "GET", "late", Some(vec![b'l'; VERY_MUCH]))]));
+    let mut plan = calm(clients);
+    for mount in &mut plan.config.sites[0].mounts {
+        (mount.concurrency, mount.queue) = (1, 1);
+    }
+    // One runs, another waits for its turn. Nobody forks a runner again whose mailbox has no other end.
+    plan.world.later(Duration::from_millis(500), |world| world.runner_leaves(Runner::Spawner));
+    let report = passes(plan);
+    let mut statuses = [0, 1].map(|index| client(&report, index).statuses.clone());
+    statuses.sort();
+    assert_eq!(statuses, [[502, 503], [503, 503]]);
+    assert_eq!(client(&report, 2).statuses, [200], "the other runner lives");
+    assert!(report.world.borrow().now < SILENT);
+}
+
+#[test]
 fn what_a_runner_was_not_asked_for_is_not_its_to_tell() {
     let document = || Some(scripts::much().repeat(2));
     let asks = |_| Client::honest(vec![ask_below("/wasm", "GET", "pauses", document())]);

@@ -19,8 +19,10 @@ pub struct Peer {
     worker: u64,
     /// What the worker is still to hear.
     pub says: VecDeque<Vec<u8>>,
-    /// When it died and was born anew.
+    /// When it died, mostly to be born anew.
     pub deaths: Vec<Duration>,
+    /// It died, and the mailbox has no other end any more.
+    pub has_left: bool,
 }
 
 /// One script, and what it is still to do.
@@ -100,13 +102,16 @@ impl Peer {
     /// Each kind has epochs of its own.
     pub fn new(runner: Runner) -> Self {
         let epoch = 100 * (1 + runner as u64);
-        Self { epoch, worker: 0, says: VecDeque::new(), deaths: Vec::new() }
+        Self { epoch, worker: 0, says: VecDeque::new(), deaths: Vec::new(), has_left: false }
     }
 }
 
 impl World {
     /// The worker says something to a runner; `pipes` came along.
     pub fn tell_runner(&mut self, runner: Runner, note: &[u8], pipes: &[usize]) -> Result<(), Errno> {
+        if self.runners[runner as usize].has_left {
+            return Err(Errno::PIPE);
+        }
         if self.rng.chance(self.odds.mailbox_full) {
             return Err(Errno::AGAIN);
         }
@@ -366,6 +371,20 @@ impl World {
 
     /// A runner dies, and another is born on the same mailbox.
     pub fn runner_dies(&mut self, runner: Runner) {
+        self.runner_ends(runner);
+        self.runners[runner as usize].epoch += 1;
+        // What it said before is still in the mailbox.
+        self.runner_says(runner, ToWorker::Hello);
+    }
+
+    /// A runner dies that nobody forks anew: nobody else has its end of the mailbox.
+    pub fn runner_leaves(&mut self, runner: Runner) {
+        self.runner_ends(runner);
+        self.runners[runner as usize].has_left = true;
+        self.wake(Object::Mailbox(runner));
+    }
+
+    fn runner_ends(&mut self, runner: Runner) {
         self.note(format_args!("the {} dies", runner.name()));
         self.runners[runner as usize].deaths.push(self.now);
         for index in 0..self.scripts.len() {
@@ -375,9 +394,6 @@ impl World {
                 ends.into_iter().flatten().for_each(|pipe| self.let_go(pipe));
             }
         }
-        self.runners[runner as usize].epoch += 1;
-        // What it said before is still in the mailbox.
-        self.runner_says(runner, ToWorker::Hello);
     }
 
     fn let_go(&mut self, pipe: usize) {
@@ -387,6 +403,12 @@ impl World {
 
     pub fn wake_pipe(&mut self, pipe: usize) {
         self.wake(Object::Pipe { pipe, ours: true });
+    }
+
+    /// An empty packet.
+    pub fn runner_says_nothing(&mut self, runner: Runner) {
+        self.runners[runner as usize].says.push_back(Vec::new());
+        self.wake(Object::Mailbox(runner));
     }
 
     pub fn runner_says(&mut self, runner: Runner, what: ToWorker) {

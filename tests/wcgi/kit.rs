@@ -36,6 +36,8 @@ pub struct Case {
     channel: OwnedFd,
     host: Option<JoinHandle<()>>,
     next: Cell<u64>,
+    /// The worker's epoch.
+    from: Cell<u64>,
     /// Messages on runs other than the one that was waited for.
     heard: RefCell<HashMap<u64, Vec<ToWorker>>>,
 }
@@ -68,8 +70,8 @@ impl Case {
         let config =
             config::load(&file, &Environment::of_this_process()).unwrap_or_else(|report| panic!("{report}"));
         let (worker, channel, host) = serve(&config);
-        let (next, heard) = (Cell::new(1), RefCell::default());
-        Self { folder, config, worker, channel, host: Some(host), next, heard }
+        let (next, from, heard) = (Cell::new(1), Cell::new(FROM), RefCell::default());
+        Self { folder, config, worker, channel, host: Some(host), next, from, heard }
     }
 
     /// Another host, which knows nothing of what the first one did.
@@ -129,7 +131,7 @@ impl Case {
         let (output, far) = std::io::pipe().expect("a pipe");
         let (mut buffer, mount) = (Vec::new(), MountId { site: 0, mount: 0 });
         let mut writer =
-            StartWriter::new(&mut buffer, (FROM, TO), id, mount, input.is_some(), path.as_bytes())
+            StartWriter::new(&mut buffer, (self.from.get(), TO), id, mount, input.is_some(), path.as_bytes())
                 .expect("it fits");
         for variable in variables {
             let (name, value) = variable.split_once('=').expect("a variable");
@@ -139,6 +141,22 @@ impl Case {
         let descriptors: Vec<_> = [Some(&far), input.as_ref()].into_iter().flatten().collect();
         kit_send(&self.worker, writer.finish(), &descriptors);
         Run { case: self, id, output: Some(output), said: None }
+    }
+
+    /// Tells the run to end that is started next. Until the first is, messages are heard in order.
+    pub fn end_next(&self) {
+        self.say(ToRunner::End { id: self.next.get(), why: Why::Gone });
+    }
+
+    /// Goes on as a worker forked anew.
+    pub fn begin_another_life(&self) {
+        self.from.set(self.from.get() + 1);
+    }
+
+    fn say(&self, what: ToRunner<'_>) {
+        let mut bytes = Vec::new();
+        Message { from: self.from.get(), to: TO, what }.encode(&mut bytes);
+        kit_send(&self.worker, &bytes, &[]);
     }
 
     /// The next message on a run.
@@ -158,7 +176,10 @@ impl Case {
             if message.what == ToWorker::Hello {
                 continue;
             }
-            assert_eq!(message.to, FROM, "the answer goes back where the request came from");
+            if message.to < self.from.get() {
+                continue;
+            }
+            assert_eq!(message.to, self.from.get(), "the answer goes back where the request came from");
             let (id, said) = match message.what {
                 ToWorker::Started { id, .. } | ToWorker::Refused { id, .. } | ToWorker::Exited { id, .. } => {
                     (id, vec![message.what])
@@ -203,10 +224,7 @@ impl Run<'_> {
     }
 
     pub fn end(&self) {
-        let mut bytes = Vec::new();
-        Message { from: FROM, to: TO, what: ToRunner::End { id: self.id, why: Why::Gone } }
-            .encode(&mut bytes);
-        kit_send(&self.case.worker, &bytes, &[]);
+        self.case.say(ToRunner::End { id: self.id, why: Why::Gone });
     }
 }
 

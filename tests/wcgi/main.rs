@@ -325,6 +325,41 @@ fn who_is_told_to_end_ends_though_no_thread_is_left() {
 }
 
 #[test]
+fn what_finds_no_thread_waits_with_its_body_and_may_be_ended_meanwhile() {
+    for is_ended in [false, true] {
+        let case = Case::new("concurrency = 1");
+        case.place("probe.wasm", &module("probe"));
+        case.place("echo.wasm", &module("echo"));
+        // It waits for its reader, and looks once a second whether it is to end: its worker is another then.
+        let mut slow = case.start("/wasm/probe.wasm", &["QUERY_STRING=flood"], None);
+        assert_eq!(slow.said(), Said::Started);
+        std::thread::sleep(Duration::from_millis(200));
+        case.begin_another_life();
+        let mut run = case.start("/wasm/echo.wasm", &["REQUEST_METHOD=POST"], Some(b"the body"));
+        if is_ended {
+            run.end();
+            assert_eq!((run.text().as_str(), run.exited()), ("", (Ended::Killed(15), false)));
+        } else {
+            let text = run.text();
+            assert!(text.ends_with("\nthe body"), "{text}");
+            assert_eq!(run.exited(), (Ended::Exited(0), false));
+        }
+    }
+}
+
+#[test]
+fn what_is_told_to_end_before_it_begins_is_not_even_compiled() {
+    let case = Case::new("");
+    case.place("probe.wasm", &module("probe"));
+    case.end_next();
+    let mut run = case.start("/wasm/probe.wasm", &["QUERY_STRING=version"], None);
+    assert_eq!((run.text().as_str(), run.exited()), ("", (Ended::Killed(15), false)));
+    assert!(case.kept().is_empty());
+    assert_eq!(case.ask("version"), "version 1\n");
+    assert_eq!(case.kept().len(), 1);
+}
+
+#[test]
 fn a_closed_output_is_the_end_of_the_answer() {
     let case = Case::new("");
     case.place("probe.wasm", &module("probe"));

@@ -72,7 +72,9 @@ impl std::fmt::Display for Fault {
             }
             Fault::Killed(signal) => write!(f, "it was killed by signal {signal} before it had answered"),
             Fault::Idle => f.write_str("it was silent for longer than `timeout`"),
-            Fault::Queued => f.write_str("its turn did not come within `timeout`: raise `concurrency`?"),
+            Fault::Queued => f.write_str(
+                "its turn did not come within `timeout`: `concurrency` is too low, or nobody is there to run it",
+            ),
             Fault::Overran => f.write_str("it ran for longer than `wall`"),
             Fault::Lost => f.write_str("whoever started it is gone"),
             Fault::Redirect => f.write_str("its local redirect leads to no valid address"),

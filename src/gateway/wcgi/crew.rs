@@ -13,12 +13,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::complaints::Shared;
-use super::mailbox::{Asked, Job, Mailbox};
+use super::mailbox::{Asked, Book, Job, Mailbox};
 use super::modules::Modules;
 use super::run::{Ending, Limits, Run};
 use super::stop::{Announce, Stop};
 use super::wasi::{Preopened, Strings};
 use crate::config::{Config, Mount, Programs};
+use crate::gateway::faults::Faults;
 use crate::gateway::lines::Allowance;
 use crate::gateway::messages::{MESSAGE_BYTES_MAX, Message, MountId, Refusal, Start, ToRunner, ToWorker};
 use crate::gateway::script::{self, Found};
@@ -60,6 +61,8 @@ pub struct Host {
     /// The thread that makes time pass.
     ticker: OnceLock<thread::Thread>,
     complaints: Shared,
+    /// What clients and workers can provoke.
+    faults: Arc<Mutex<Faults>>,
 }
 
 /// A mount of modules.
@@ -91,9 +94,11 @@ impl Host {
         let shares: Arc<HashMap<_, _>> = Arc::new(shares.collect());
         let threads = threads_of_one(&start.config, workers);
         let counters = Arc::new(Mutex::new(start.counters));
+        let faults = Arc::default();
         let mailbox = |(index, fd)| {
-            let (shares, counters) = (Arc::clone(&shares), Arc::clone(&counters));
-            Mailbox::new(fd, (index, workers), start.epoch, shares, threads, counters).map(Arc::new)
+            let book = Book::new(Arc::clone(&shares), threads);
+            let (counters, faults) = (Arc::clone(&counters), Arc::clone(&faults));
+            Mailbox::new(fd, (index, workers), start.epoch, book, counters, faults).map(Arc::new)
         };
         let mailboxes = start.workers.into_iter().enumerate().map(mailbox).collect::<Result<_, _>>()?;
         Ok(Arc::new(Self {
@@ -109,6 +114,7 @@ impl Host {
             over: AtomicBool::new(false),
             ticker: OnceLock::new(),
             complaints: Arc::new(Mutex::new(Allowance::of_all(Instant::now()))),
+            faults,
         }))
     }
 
@@ -166,7 +172,7 @@ impl Host {
             if job.hires
                 && let Err(error) = self.hire(mailbox, |_| ())
             {
-                tracing::warn!("cannot start another thread for modules: {error}");
+                self.fault(&format!("cannot start another thread for modules: {error}"));
                 mailbox.lose_thread();
                 mailbox.finish(job.asked);
                 mailbox.say(job.asked.0, ToWorker::Refused { id: job.asked.1, why: Refusal::Busy });
@@ -211,6 +217,13 @@ impl Host {
 
     fn run(&self, mailbox: &Arc<Mailbox>, start: &Start<'_>, job: Job, buffer: &mut Vec<u8>) {
         let (to, id) = job.asked;
+        // It waited for a thread, or the order came first. Nobody needs it compiled, let alone begun.
+        if job.ended.load(Ordering::Relaxed) {
+            mailbox.finish((to, id));
+            let how = judge(&Ending::Stopped(Stop::Ended), |_| ()).0;
+            let ran = ToWorker::Ran { id, pid: self.pid, how, cpu: Duration::ZERO, overran: false };
+            return mailbox.say(to, ran);
+        }
         let run = match self.prepare(mailbox, start, job) {
             Ok(run) => run,
             Err(why) => {
@@ -248,7 +261,7 @@ impl Host {
         let (output, input) = (descriptors.next(), descriptors.next());
         let Some(output) = output.filter(|_| input.is_some() == start.input) else {
             // The kernel drops them where this process may open no more.
-            tracing::error!("a request came without its pipes: are there too few descriptors?");
+            self.fault("a request came without its pipes: are there too few descriptors?");
             return Err(Refusal::Busy);
         };
         // What was found on the way down is looked at again at the end.
@@ -302,6 +315,10 @@ impl Host {
         // What the number of a process is good for, telling who is who, the number of the host is not.
         let pid = self.pid;
         Box::new(move || mailbox.say(to, ToWorker::Started { id, pid, nph: false }))
+    }
+
+    fn fault(&self, what: &str) {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).log(what);
     }
 
     /// Logs a fault of a module, as far as there is room among what all of them may log.

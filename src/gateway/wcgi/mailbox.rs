@@ -25,7 +25,7 @@ use crate::observe::names::{Counter, Counters};
 use crate::sys::wait::{self, For};
 use crate::sys::{Errno, pass};
 
-/// How long after a failure messages are asked for again.
+/// How long after a failure messages are asked for again, or sent.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What a request is known by: the epoch of the worker that asked, and its number for it.
@@ -40,8 +40,10 @@ pub struct Mailbox {
     workers: usize,
     /// The host's own epoch.
     epoch: u64,
-    counters: Arc<Mutex<Counters>>,
     book: Mutex<Book>,
+    counters: Arc<Mutex<Counters>>,
+    /// Those of all mailboxes: together they may log as much as one.
+    faults: Arc<Mutex<Faults>>,
 }
 
 /// A request whose turn it is.
@@ -61,7 +63,7 @@ pub struct Job {
 
 /// What is known of a worker, and what it has asked for.
 #[derive(Debug)]
-struct Book {
+pub struct Book {
     /// The latest epoch the worker had.
     peer: u64,
     /// Requests under way, those included that wait for a thread.
@@ -76,7 +78,6 @@ struct Book {
     readers: usize,
     threads: usize,
     threads_max: usize,
-    faults: Faults,
 }
 
 /// What becomes of a message.
@@ -89,7 +90,7 @@ enum Verdict {
 }
 
 impl Mailbox {
-    /// That of worker `index` of so many, with its share of each mount, for one thread to begin with.
+    /// That of worker `index` of so many.
     ///
     /// # Errors
     /// Those of fcntl(2).
@@ -97,14 +98,13 @@ impl Mailbox {
         fd: OwnedFd,
         (index, workers): (usize, usize),
         epoch: u64,
-        shares: Arc<HashMap<MountId, usize>>,
-        threads_max: usize,
+        book: Book,
         counters: Arc<Mutex<Counters>>,
+        faults: Arc<Mutex<Faults>>,
     ) -> Result<Self, Errno> {
         // Of all who have this end, only the host reads it.
         wait::set_blocking(&fd, true)?;
-        let book = Mutex::new(Book::new(shares, threads_max));
-        Ok(Self { fd, index, workers, epoch, counters, book })
+        Ok(Self { fd, index, workers, epoch, book: Mutex::new(book), counters, faults })
     }
 
     /// Says that the host is here, to whoever is at the other end.
@@ -128,8 +128,8 @@ impl Mailbox {
                 Ok((0, _)) if wait::has_ended(&self.fd) => return None,
                 Ok(received) => received,
                 Err(errno) => {
-                    book.faults.log(&format!("worker {} cannot be heard: {errno}", self.index));
                     drop(book);
+                    self.fault(&format!("worker {} cannot be heard: {errno}", self.index));
                     // For want of memory, if anything; without a thread here nothing would run any more.
                     thread::sleep(PAUSE);
                     continue;
@@ -137,12 +137,12 @@ impl Mailbox {
             };
             let bytes = memory.get(..length).unwrap_or_default();
             let Some(message) = Message::<ToRunner<'_>>::decode(bytes) else {
-                book.faults.log(&format!("worker {} sent a message that is none", self.index));
+                self.fault(&format!("worker {} sent a message that is none", self.index));
                 continue;
             };
             let from = message.from;
             if !is_epoch_of(from, self.index, self.workers) {
-                book.faults.log(&format!("worker {} speaks as if it were another", self.index));
+                self.fault(&format!("worker {} speaks as if it were another", self.index));
                 continue;
             }
             match book.take(&message, self.epoch) {
@@ -181,11 +181,8 @@ impl Mailbox {
         self.count(what);
         let mut bytes = Vec::with_capacity(64);
         Message { from: self.epoch, to, what }.encode(&mut bytes);
-        while pass::send(&self.fd, &bytes, None) == Err(Errno::AGAIN) {
-            if wait::wait(&[(self.fd.as_fd(), For::Writing)], None).is_err() {
-                return;
-            }
-        }
+        let room = || wait::wait(&[(self.fd.as_fd(), For::Writing)], None).is_ok();
+        insist(|| pass::send(&self.fd, &bytes, None), room);
     }
 
     fn count(&self, what: ToWorker) {
@@ -202,8 +199,24 @@ impl Mailbox {
         }
     }
 
+    fn fault(&self, what: &str) {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).log(what);
+    }
+
     fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sends, again and again for want of room or memory: a worker that misses an end counts that run for ever.
+/// Whatever else is wrong stays wrong: nobody is there to read.
+fn insist(mut send: impl FnMut() -> Result<(), Errno>, room: impl Fn() -> bool) {
+    loop {
+        match send() {
+            Err(Errno::AGAIN) if room() => {}
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => thread::sleep(PAUSE),
+            Ok(()) | Err(_) => return,
+        }
     }
 }
 
@@ -211,7 +224,8 @@ impl Book {
     /// Ends that came early and whose requests never came are of no use for long.
     const EARLY_MAX: usize = 64;
 
-    fn new(shares: Arc<HashMap<MountId, usize>>, threads_max: usize) -> Self {
+    /// Of a worker that has this share of each mount, for one thread to begin with.
+    pub fn new(shares: Arc<HashMap<MountId, usize>>, threads_max: usize) -> Self {
         Self {
             peer: 0,
             runs: HashMap::new(),
@@ -221,7 +235,6 @@ impl Book {
             readers: 0,
             threads: 1,
             threads_max,
-            faults: Faults::default(),
         }
     }
 
@@ -342,6 +355,17 @@ mod tests {
         let ended = book.begin((WORKER, 9), MOUNT).expect("room");
         book.end((WORKER, 9));
         assert!(ended.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn what_cannot_be_said_now_is_said_later() {
+        let mut results = [Err(Errno::NOBUFS), Err(Errno::AGAIN), Err(Errno::NOMEM), Ok(())].into_iter();
+        insist(|| results.next().expect("once it went well, no more"), || true);
+        assert_eq!(results.len(), 0);
+        for gone in [Errno::PIPE, Errno::CONNRESET] {
+            let mut results = std::iter::once(Err(gone));
+            insist(|| results.next().expect("nobody reads"), || true);
+        }
     }
 
     #[test]

@@ -26,14 +26,24 @@ const HEARD_BYTES_MAX: usize = 64;
 #[derive(Debug)]
 pub(super) struct Mailbox {
     fd: Fd,
-    /// The runner's epoch, once it has said it.
-    peer: Option<u64>,
+    peer: Peer,
     /// Runs whose start found no room.
     unasked: VecDeque<Key>,
     /// Other messages that found none.
     unsaid: VecDeque<Vec<u8>>,
     /// Room is waited for.
     blocked: bool,
+}
+
+/// Who is at the other end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Peer {
+    /// Somebody who has said nothing so far: what is to be asked waits.
+    Awaited,
+    /// A runner of this epoch.
+    Here(u64),
+    /// Nobody: what is to be asked is refused.
+    Gone,
 }
 
 /// A run that a runner was asked for.
@@ -46,7 +56,8 @@ struct Asked {
 
 impl Mailbox {
     pub(super) fn new(fd: Fd) -> Self {
-        Self { fd, peer: None, unasked: VecDeque::new(), unsaid: VecDeque::new(), blocked: false }
+        let (unasked, unsaid) = (VecDeque::new(), VecDeque::new());
+        Self { fd, peer: Peer::Awaited, unasked, unsaid, blocked: false }
     }
 
     /// A run is not to be asked for any more.
@@ -62,7 +73,7 @@ impl Mailbox {
 
     /// Whether a request would find room and a reader, for all that is known.
     fn is_open(&self) -> bool {
-        !self.blocked && self.peer.is_some()
+        !self.blocked && matches!(self.peer, Peer::Here(_))
     }
 }
 
@@ -85,8 +96,9 @@ impl<R: Ring> Worker<R> {
         let mut bytes = [0; HEARD_BYTES_MAX];
         for _ in 0..MESSAGES_A_TURN {
             match self.ring.note(fd, &mut bytes) {
-                // The supervisor keeps the other end: it is gone, which its own channel says as well.
-                Ok((0, _)) => return,
+                // The supervisor keeps the other end too, unless it has become another program since: it kept
+                // only what its new generation needs. An empty packet looks the same, and says nothing.
+                Ok((0, _)) if self.ring.has_ended(fd) => return self.runner_is_gone(runner),
                 Ok((length, _)) => match Message::<ToWorker>::decode(&bytes[..length]) {
                     Some(message) => self.heard(runner, message),
                     None if self.may_complain() => {
@@ -115,6 +127,9 @@ impl<R: Ring> Worker<R> {
         let Some(gateways) = &mut self.gateways else { return Ok(()) };
         let Some(runner) = gateways.run(key).map(|run| run.runner) else { return Ok(()) };
         let Some(mailbox) = gateways.mailbox(runner) else { return Err(500) };
+        if mailbox.peer == Peer::Gone {
+            return Err(503);
+        }
         if !mailbox.is_open() || !mailbox.unsaid.is_empty() {
             mailbox.unasked.push_back(key);
             return Ok(());
@@ -141,7 +156,7 @@ impl<R: Ring> Worker<R> {
     pub(super) fn say_end(&mut self, runner: Runner, number: u64, why: Why) {
         let Some(from) = self.gateways.as_ref().map(|gateways| gateways.epoch) else { return };
         let Some(mailbox) = self.mailbox(runner) else { return };
-        let Some(to) = mailbox.peer else { return };
+        let Peer::Here(to) = mailbox.peer else { return };
         mailbox.say(&Message { from, to, what: ToRunner::End { id: number, why } });
         self.post(runner);
     }
@@ -203,13 +218,12 @@ impl<R: Ring> Worker<R> {
         let Some(gateways) = &mut self.gateways else { return Ok(()) };
         let epoch = gateways.epoch;
         let Some(runner) = gateways.run(key).map(|run| run.runner) else { return Ok(()) };
-        let Some((fd, peer)) = gateways.mailbox(runner).map(|mailbox| (mailbox.fd, mailbox.peer)) else {
+        let Some(&mut Mailbox { fd, peer: Peer::Here(peer), .. }) = gateways.mailbox(runner) else {
             return Ok(());
         };
         let Some(run) = gateways.run(key) else { return Ok(()) };
         let State::Admitted(start) = &run.state else { return Ok(()) };
-        write_start(memory, (epoch, peer.unwrap_or_default()), run.number, start)
-            .map_err(|_| Errno::MSGSIZE)?;
+        write_start(memory, (epoch, peer), run.number, start).map_err(|_| Errno::MSGSIZE)?;
         let theirs: Vec<Fd> = run.theirs.iter().map(|end| end.fd()).collect();
         self.ring.send_note(fd, memory, &theirs)?;
         run.state = State::Asked;
@@ -224,14 +238,10 @@ impl<R: Ring> Worker<R> {
             return;
         }
         let Some(mailbox) = gateways.mailbox(runner) else { return };
-        let before = mailbox.peer.replace(message.from);
-        if before != Some(message.from) {
-            if before.is_some() {
-                let asked = gateways.asked(runner);
-                if self.may_complain() {
-                    tracing::warn!("the {} is another: what it ran has ended", runner.name());
-                }
-                asked.into_iter().for_each(|key| self.run_exited(key, Exit::Lost));
+        let before = std::mem::replace(&mut mailbox.peer, Peer::Here(message.from));
+        if before != Peer::Here(message.from) {
+            if matches!(before, Peer::Here(_)) {
+                self.lose_runs(runner);
             }
             self.post(runner);
         }
@@ -263,6 +273,28 @@ impl<R: Ring> Worker<R> {
             }
             _ => {}
         }
+    }
+
+    /// Nobody answers any more.
+    fn runner_is_gone(&mut self, runner: Runner) {
+        let Some(mailbox) = self.mailbox(runner) else { return };
+        mailbox.peer = Peer::Gone;
+        let unasked = std::mem::take(&mut mailbox.unasked);
+        self.lose_runs(runner);
+        for key in unasked {
+            let connection = self.gateways.as_mut().and_then(|own| own.run(key)?.connection);
+            self.forget_run(key);
+            self.refuse_later(connection, 503);
+        }
+    }
+
+    /// What a runner that is no more was asked for has ended with it.
+    fn lose_runs(&mut self, runner: Runner) {
+        let Some(asked) = self.gateways.as_ref().map(|gateways| gateways.asked(runner)) else { return };
+        if self.may_complain() {
+            tracing::warn!("the {} has died, with {} that it ran", runner.name(), asked.len());
+        }
+        asked.into_iter().for_each(|key| self.run_exited(key, Exit::Lost));
     }
 
     /// The run that a runner was asked for by this number, until it has said the last word on it.
