@@ -8,7 +8,7 @@ use httpd::observe::names::Counter;
 use httpd::sys::process::Ended;
 
 use crate::clients::Client;
-use crate::requests::{Request, Want};
+use crate::requests::{Request, Want, get};
 use crate::scenarios::{calm, client, passes};
 use crate::scripts::{self, VERY_MUCH};
 use crate::site::SILENT;
@@ -61,6 +61,24 @@ fn a_runner_that_dies_takes_only_its_own_along() {
         let report = passes(plan);
         assert_eq!([0, 1].map(|index| client(&report, index).statuses[0]), expected);
     }
+}
+
+#[test]
+fn who_has_the_whole_answer_loses_nothing_with_the_program() {
+    let requests = vec![ask("HEAD", "pauses", None), get("/a.txt")];
+    let slow = Client::honest(requests)
+        .with(|style| (style.write_max, style.write_pause) = (1, Duration::from_millis(10)));
+    let mut plan = calm(vec![slow]);
+    // The script is in its pause, and the client in the midst of the next request.
+    plan.world.later(Duration::from_millis(800), |world| {
+        assert_eq!(world.scripts.len(), 1);
+        let (how, cpu, overran) = (Ended::Killed(9), Duration::ZERO, true);
+        world.runner_says(Runner::Spawner, ToWorker::Exited { id: 1, how, cpu, overran });
+    });
+    let report = passes(plan);
+    assert_eq!(client(&report, 0).statuses, [200, 200]);
+    assert_eq!(report.counters.get(Counter::Accepted), 1);
+    assert_eq!(report.counters.get(Counter::ProgramsFailed), 1);
 }
 
 #[test]

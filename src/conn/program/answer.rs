@@ -246,6 +246,11 @@ impl Connection {
         // What has ended, or never began, is not to be ended.
         let why = (program.exit.is_none() && !matches!(fault, Fault::Refused(_))).then(|| fault.why());
         self.leave_program(&program, why, Some(fault), scope);
+        if matches!(program.output, Output::Dropped) {
+            // The response is complete, and the client may be sending its next request.
+            self.logged = program.asked.logged;
+            return self.forget_body(program.input, program.asked.continue_due, scope);
+        }
         if !program.output.is_unsent() {
             self.logged = program.asked.logged;
             return self.close(Outcome::ProgramFailed, scope);
